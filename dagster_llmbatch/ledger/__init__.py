@@ -1,0 +1,1 @@
+"""The only room that touches storage: SQL tables with migrations, and Parquet segments."""

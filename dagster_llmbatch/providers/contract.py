@@ -1,0 +1,237 @@
+"""What every provider speaks to the rest of the package: plain records and one protocol.
+
+Knows nothing of Dagster, of the ledger or of prompts. A provider's differences stay in its own file; what the
+core must know of them is a field of `Limits`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+
+class OutcomeKind(str, Enum):
+    """What came back for one request."""
+
+    ANSWER = "answer"
+    """A complete text; whether it is valid is not the provider's business."""
+    REFUSAL = "refusal"
+    """The model declined, or a content filter stopped it. Billed."""
+    TRUNCATED = "truncated"
+    """The output cap cut it off, whatever text there is. Billed."""
+    EMPTY = "empty"
+    """A finished reply without any text. Billed."""
+    PROVIDER_ERROR = "provider_error"
+    """The provider answered with an error instead of a reply."""
+    EXPIRED = "expired"
+    """Not run before the batch's window closed. Not billed."""
+    CANCELLED = "cancelled"
+    """Not run because the batch was cancelled. Not billed."""
+    MISSING = "missing"
+    """Sent, and in no result file of an ended batch. Made by the core, never by a provider."""
+
+
+class ErrorCategory(str, Enum):
+    """Stable names for why there is no answer (column `llm_error_category`)."""
+
+    API_TIMEOUT = "api_timeout"
+    RATE_LIMIT = "rate_limit"
+    VALIDATION_ERROR = "validation_error"
+    INSUFFICIENT_BALANCE = "insufficient_balance"
+    CONTEXT_OVERFLOW = "context_overflow"
+    AUTH = "auth"
+    CLIENT_ERROR = "client_error"
+    SERVER_ERROR = "server_error"
+    CONNECTION_ERROR = "connection_error"
+    REFUSED = "refused"
+    TRUNCATED = "truncated"
+    EMPTY = "empty"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    MISSING = "missing"
+    TOO_LARGE = "too_large"
+    UNKNOWN = "unknown"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a provider returned for one request, provider-neutral.
+
+    Token counts are None where unknown and 0 where the provider said 0. `input_tokens` includes cached and
+    cache-write tokens; `output_tokens` includes reasoning tokens.
+    """
+
+    custom_id: str
+    kind: OutcomeKind
+    text: "str | None" = None
+    finish_reason: "str | None" = None
+    refusal: "str | None" = None
+    model: "str | None" = None
+    input_tokens: "int | None" = None
+    output_tokens: "int | None" = None
+    cached_tokens: "int | None" = None
+    cache_write_tokens: "int | None" = None
+    reasoning_tokens: "int | None" = None
+    error_code: "str | None" = None
+    error_message: "str | None" = None
+    error_category: "ErrorCategory | None" = None
+    retryable: bool = False
+    """Whether sending the same request again may bring an answer."""
+
+
+class BatchState(str, Enum):
+    """A batch's state, provider-neutral."""
+
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    UNKNOWN = "unknown"
+    """A state name we have not met: keep polling, and say so."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """Refused as a whole: nothing ran."""
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will change any more and the results can be collected."""
+        return self in _ENDED
+
+
+_ENDED = frozenset({BatchState.COMPLETED, BatchState.FAILED, BatchState.EXPIRED, BatchState.CANCELLED})
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What was handed to the provider before the create call. Plain strings, kept in the ledger."""
+
+    refs: "Mapping[str, str]" = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BatchHandle:
+    """What is recorded to find a batch again. Survives JSON."""
+
+    provider: str
+    batch_id: str
+    refs: "Mapping[str, str]" = field(default_factory=dict)
+    """Further ids by name, such as `input_file_id`."""
+
+
+@dataclass(frozen=True)
+class BatchStatus:
+    """One look at a batch. Times are unix seconds; counts are None where the provider does not say."""
+
+    handle: BatchHandle
+    state: BatchState
+    provider_state: str
+    total: "int | None" = None
+    completed: "int | None" = None
+    failed: "int | None" = None
+    created_at: "float | None" = None
+    expires_at: "float | None" = None
+    ended_at: "float | None" = None
+    result_refs: "Mapping[str, str]" = field(default_factory=dict)
+    """Where the results are, by name: `output_file_id`, `error_file_id`."""
+    error_code: "str | None" = None
+    error_message: "str | None" = None
+    """Why the batch as a whole failed: the provider's first entry."""
+    queue_full: bool = False
+    """Failed only because the provider's queue was full: nothing is wrong with the requests."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a provider allows, with the day it was read. Bytes count the encoded input."""
+
+    max_requests: int
+    max_bytes: int
+    window: float
+    """Seconds the provider gives itself to finish a batch."""
+    cancel_settle: float
+    """Seconds to wait after a cancel before resubmitting anything."""
+    retention: float
+    """Seconds the results stay available after the batch ended."""
+    as_of: str
+    source: str
+
+
+@dataclass(frozen=True)
+class RequestTemplate:
+    """What all requests of a group share; with a prompt it becomes a request."""
+
+    model: str
+    """The provider's model id, without our provider prefix."""
+    system: "str | None" = None
+    params: "Mapping[str, Any]" = field(default_factory=dict)
+    """Passed through to the provider in the request body."""
+    schema: "Mapping[str, Any] | None" = None
+    """JSON Schema of the answer in the provider's dialect, or None for plain text."""
+    schema_name: str = "answer"
+
+
+class RequestEncoder(Protocol):
+    """Turns prompts into the provider's request lines. Made once a template, called once a row."""
+
+    identity: bytes
+    """The bytes of the template that decide what an answer means: without the output cap, and the same in every
+    process. Part of a row's fingerprint."""
+
+    def line(self, custom_id: str, prompt: str) -> bytes:
+        """One line of batch input, with its newline."""
+        ...
+
+
+class BatchProvider(Protocol):
+    """One provider's batch API.
+
+    Every method may raise `ProviderError`s. All but `create` retry what is safe to retry and may be called again.
+    """
+
+    name: str
+    limits: Limits
+
+    def encoder(self, template: RequestTemplate) -> RequestEncoder:
+        """The encoder of one group of requests. Raises ConfigurationError for params that cannot be batched."""
+        ...
+
+    def upload(self, requests: Path, *, external_key: str) -> Uploaded:
+        """Hand the file of request lines over. Costs nothing; a duplicate is an unbilled orphan."""
+        ...
+
+    def create(self, uploaded: Uploaded, *, template: RequestTemplate, external_key: str) -> BatchStatus:
+        """The paid call: exactly one POST, never resent.
+
+        Raises AmbiguousCreateError where the provider may have accepted it; RejectedError, QuotaExhaustedError,
+        RateLimitedError, QueueFullError or TransientProviderError (connection never made) where it provably did not.
+        """
+        ...
+
+    def find(self, external_key: str, *, uploaded: "Uploaded | None", since: float) -> "BatchStatus | None":
+        """Look once for the batch that an earlier create may have made at or after `since` (unix seconds)."""
+        ...
+
+    def status(self, handle: BatchHandle) -> BatchStatus:
+        """Look at a batch. Raises BatchNotFoundError where the provider does not know it."""
+        ...
+
+    def outcomes(self, status: BatchStatus) -> Iterator[Outcome]:
+        """Stream every outcome of an ended batch, from every result file there is, in the provider's order.
+
+        A line that cannot be read is skipped with a warning in the log: its request ends up missing, not lost silently.
+        """
+        ...
+
+    def cancel(self, handle: BatchHandle) -> BatchStatus:
+        """Ask the provider to stop. What it finished stays collectable."""
+        ...
+
+    def delete_files(self, status: BatchStatus) -> None:
+        """Delete what was uploaded and produced for this batch."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...

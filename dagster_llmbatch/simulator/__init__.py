@@ -1,0 +1,1 @@
+"""A local server that speaks the providers' wire protocols, with a clock and faults."""

@@ -1,0 +1,98 @@
+"""Outcomes as columns: the segment that a collected batch leaves in the ledger, sorted by row.
+
+    row int64            row number in the plan, from 0
+    custom_id string     the request's
+    attempt int32        1 for the first time the row was sent
+    counted bool         whether the attempt counts against max_attempts
+    kind ... retryable   as in providers.contract.Outcome
+    batch_id string      the provider's batch
+    lane string          batch, or reused where an older generation paid for it
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_llmbatch.ledger.segments import SegmentStore
+from dagster_llmbatch.providers.contract import Outcome, OutcomeKind
+
+TOKEN_FIELDS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+
+OUTCOME_SCHEMA = pa.schema(
+    [
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("custom_id", pa.string(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("counted", pa.bool_(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("text", pa.large_string()),
+        pa.field("finish_reason", pa.string()),
+        pa.field("refusal", pa.string()),
+        pa.field("model", pa.string()),
+        *(pa.field(name, pa.int64()) for name in TOKEN_FIELDS),
+        pa.field("error_code", pa.string()),
+        pa.field("error_message", pa.string()),
+        pa.field("error_category", pa.string()),
+        pa.field("retryable", pa.bool_(), nullable=False),
+        pa.field("batch_id", pa.string()),
+        pa.field("lane", pa.string(), nullable=False),
+    ]
+)
+
+REQUEST_SCHEMA = pa.schema(
+    [
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("custom_id", pa.string(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+    ]
+)
+"""The requests segment of a batch: which rows it holds, in the order sent."""
+
+_OUTCOME_FIELDS = OUTCOME_SCHEMA.names[4:-2]
+
+PAID_FINAL = frozenset({OutcomeKind.ANSWER, OutcomeKind.REFUSAL, OutcomeKind.TRUNCATED, OutcomeKind.EMPTY})
+"""The model replied: sending the same request again would pay again for the same kind of reply."""
+
+
+def outcomes_table(
+    outcomes: "Iterable[tuple[int, int, bool, Outcome]]", *, batch_id: "str | None", lane: str
+) -> pa.Table:
+    """The segment's table from (row, attempt, counted, outcome), sorted by row."""
+    columns: dict[str, list[Any]] = {name: [] for name in OUTCOME_SCHEMA.names[:-2]}
+    appends = [(name, columns[name].append) for name in _OUTCOME_FIELDS]
+    for row, attempt, counted, outcome in outcomes:
+        columns["row"].append(row)
+        columns["custom_id"].append(outcome.custom_id)
+        columns["attempt"].append(attempt)
+        columns["counted"].append(counted)
+        for name, append in appends:
+            append(getattr(outcome, name))
+    columns["kind"] = [kind.value for kind in columns["kind"]]
+    columns["error_category"] = [value and value.value for value in columns["error_category"]]
+    length = len(columns["row"])
+    columns["batch_id"] = [batch_id] * length
+    columns["lane"] = [lane] * length
+    return pa.table(columns, schema=OUTCOME_SCHEMA).sort_by("row")
+
+
+class OutcomeCursor:
+    """Reads one outcomes segment forward, a range of rows at a time, holding no more than a block of it."""
+
+    def __init__(self, segments: SegmentStore, name: str) -> None:
+        self._batches: Iterator[pa.RecordBatch] = segments.batches(name)
+        self._rest: pa.RecordBatch | None = None
+
+    def until(self, row: int) -> "list[dict[str, Any]]":
+        """The outcomes of rows before `row` that were not read yet."""
+        found: list[dict[str, Any]] = []
+        while True:
+            batch = self._rest if self._rest is not None else next(self._batches, None)
+            if batch is None:
+                return found
+            before = pc.sum(pc.less(batch.column("row"), row)).as_py() or 0
+            found += batch.slice(0, before).to_pylist()
+            self._rest = batch.slice(before) if before < batch.num_rows else None
+            if self._rest is not None:
+                return found

@@ -1,0 +1,76 @@
+"""What an asset asks of a model, and the rules about money it does that under. Plain values."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster_llmbatch.core.identity import canonical_json, digest
+from dagster_llmbatch.core.prompt import prompt_source
+from dagster_llmbatch.errors import ConfigurationError
+from dagster_llmbatch.schemas.output import OutputSchema
+
+FORMAT_VERSION = 1
+"""Of the plan segment and the results table; part of every digest, so that a new layout is a new plan."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what is asked for each row and how the answer is read."""
+
+    asset: str
+    """The asset key as a user writes it, for errors."""
+    provider: str
+    model: str
+    """The provider's model id, without the provider prefix."""
+    prompt: "str | Callable[[dict[str, Any]], str]"
+    output: OutputSchema
+    system: "str | None" = None
+    params: "Mapping[str, Any]" = field(default_factory=dict)
+    id_column: "str | None" = None
+    keep_columns: "tuple[str, ...] | None" = None
+    """Input columns carried into the result; None: all."""
+
+    def code_version(self) -> str:
+        """A digest of what would change the answers: model, prompt, system, params, output schema, our format."""
+        try:
+            params = canonical_json(dict(self.params))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"{self.asset}: params must be JSON values (text, numbers, true/false, null, lists, objects): {error}"
+            ) from None
+        return digest(
+            str(FORMAT_VERSION),
+            self.provider,
+            self.model,
+            prompt_source(self.prompt),
+            self.system or "",
+            params,
+            self.output.digest,
+        )[:32]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules of one partition's work. Times in seconds."""
+
+    max_attempts: int = 3
+    """Times a row may be sent before it goes to review."""
+    poll_first: float = 60.0
+    poll_factor: float = 1.5
+    poll_max: float = 600.0
+    failed_checks: int = 3
+    """Status calls that may fail in a row before it is an error."""
+    wave_grace: float = 7200.0
+    """Beyond the provider's window before a batch is cancelled. The deadline is fixed at its create."""
+    queue_wait: float = 300.0
+    """Before a batch that met a full queue is sent again."""
+    lease: float = 900.0
+    """How long an owner may be silent before another run takes over: longer than any request timeout."""
+    max_requests_per_batch: "int | None" = None
+    """Below the provider's own limit; None: the provider's."""
+    look_again: "tuple[float, ...]" = (0.0, 5.0, 15.0)
+    """Waits between looks for a batch whose create call gave no clear answer."""
+
+    def next_poll(self, interval: "float | None") -> float:
+        """The next poll interval after one of `interval` seconds; None: the first."""
+        return self.poll_first if interval is None else min(interval * self.poll_factor, self.poll_max)

@@ -1,0 +1,235 @@
+"""Requests of a wave into provider batches: intent recorded, paid call, handle recorded. And the way back after a crash.
+
+The order of the calls is the promise: nothing is created that the ledger does not know of, and nothing is created
+twice without having looked for it.
+"""
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_llmbatch.core.chunks import Chunk, split
+from dagster_llmbatch.core.collect import request_rows
+from dagster_llmbatch.core.identity import CustomIds, external_key
+from dagster_llmbatch.core.outcomes import REQUEST_SCHEMA
+from dagster_llmbatch.core.plan import BLOCK_ROWS, FINGERPRINT, PROMPT, ROW_ID, stored_template
+from dagster_llmbatch.core.recipe import Policy
+from dagster_llmbatch.core.row_states import RowStates
+from dagster_llmbatch.errors import (
+    AmbiguousCreateError,
+    LeaseLostError,
+    QueueFullError,
+    RateLimitedError,
+    TransientProviderError,
+)
+from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
+from dagster_llmbatch.ledger.segments import SegmentStore
+from dagster_llmbatch.ledger.sql_ledger import Ledger
+from dagster_llmbatch.providers.contract import BatchProvider, BatchStatus, RequestEncoder, Uploaded
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The run that may spend on an entry now, proven by its fencing token."""
+
+    run_id: str
+    fence: int
+
+
+@dataclass(frozen=True)
+class Submitter:
+    """Buys the requests of one entry for one owner."""
+
+    entry: Entry
+    owner: Owner
+    provider: BatchProvider
+    ledger: Ledger
+    segments: SegmentStore
+    policy: Policy
+    now: "Callable[[], float]"
+    sleep: "Callable[[float], None]"
+
+    def submit(self, wave: int, states: RowStates) -> None:
+        """Send every row of the wave that was not sent in it yet. A full queue ends it early, without an error."""
+        self._keep()
+        self.ledger.set_wave(self.entry.id, self.owner.run_id, self.owner.fence, wave)
+        wanted = states.unsent(self.policy.max_attempts) if wave == max(self.entry.wave, 1) else None
+        chosen = states.pending(self.policy.max_attempts) if wanted is None else wanted
+        with tempfile.TemporaryDirectory(prefix="llmbatch-") as scratch:
+            requests = self._requests(chosen, states)
+            limits = self.provider.limits
+            folder = Path(scratch)
+            for number, chunk in enumerate(
+                split(
+                    requests,
+                    limits,
+                    max_requests=self.policy.max_requests_per_batch,
+                    path_for=lambda n: folder / f"chunk-{n}.jsonl",
+                )
+            ):
+                if not isinstance(chunk, Chunk):
+                    raise AssertionError(f"row {chunk.row} passed the plan and is too large for a batch")
+                accepted = self._send(self._intend(wave, number, chunk, states), chunk.path)
+                chunk.path.unlink()
+                if not accepted:
+                    return
+
+    def adopt(self, batch: BatchRecord) -> None:
+        """Find the batch of an intent without a handle; buy it only when the provider surely does not have it."""
+        self._keep()
+        status = self._look(batch)
+        if status is not None:
+            logger.info("adopted batch %s for %s.", status.handle.batch_id, self.entry.key.asset_key)
+            self._record_handle(batch, status)
+            return
+        with tempfile.TemporaryDirectory(prefix="llmbatch-") as scratch:
+            path = Path(scratch) / "chunk.jsonl"
+            self._rebuild(batch, path)
+            self._send(batch, path)
+
+    def _requests(self, chosen: Any, states: RowStates) -> "Iterator[tuple[str, int, str, bytes]]":
+        template = stored_template(self.entry.settings)
+        encoder = self.provider.encoder(template)
+        ids = CustomIds(self.entry.settings["namespace"])
+        first = 0
+        for block in self.segments.batches(self.entry.plan_segment, columns=[ROW_ID, PROMPT, FINGERPRINT]):
+            wanted = chosen[first : first + block.num_rows]
+            if wanted.any():
+                sent = states.sent[first : first + block.num_rows]
+                columns = (block.column(i).to_pylist() for i in range(3))
+                for at, (row_id, prompt, fingerprint) in enumerate(zip(*columns, strict=True)):
+                    if wanted[at]:
+                        custom_id = ids.of(row_id, fingerprint, int(sent[at]) + 1)
+                        yield template.model, first + at, custom_id, encoder.line(custom_id, prompt)
+            first += block.num_rows
+
+    def _intend(self, wave: int, number: int, chunk: Chunk, states: RowStates) -> BatchRecord:
+        with self.segments.writer("requests", REQUEST_SCHEMA, row_group_rows=BLOCK_ROWS) as writer:
+            writer.write(requests_table(chunk, states))
+        key = self.entry.key
+        return self.ledger.record_intent(
+            self.entry.id,
+            self.owner.run_id,
+            self.owner.fence,
+            now=self.now(),
+            wave=wave,
+            chunk=number,
+            external_key=external_key(
+                namespace=key.namespace,
+                asset_key=key.asset_key,
+                partition_key=key.partition_key,
+                generation=self.entry.generation,
+                wave=wave,
+                custom_ids=chunk.custom_ids,
+            ),
+            provider=self.provider.name,
+            request_count=len(chunk.rows),
+            request_bytes=chunk.bytes,
+            requests_segment=writer.name,
+        )
+
+    def _rebuild(self, batch: BatchRecord, path: Path) -> None:
+        """Write the request lines of a recorded intent again, from the plan as it was stored."""
+        encoder: RequestEncoder = self.provider.encoder(stored_template(self.entry.settings))
+        wanted = {row: custom_id for row, custom_id, _ in request_rows(self.segments, batch.requests_segment)}
+        first = 0
+        with path.open("wb") as out:
+            for block in self.segments.batches(self.entry.plan_segment, columns=[PROMPT]):
+                for at, prompt in enumerate(block.column(0).to_pylist()):
+                    custom_id = wanted.get(first + at)
+                    if custom_id is not None:
+                        out.write(encoder.line(custom_id, prompt))
+                first += block.num_rows
+
+    def _send(self, batch: BatchRecord, path: Path) -> bool:
+        """Upload and create. Returns False where the provider's queue or rate limit says: later."""
+        if batch.phase is BatchPhase.SUBMITTED:
+            return True
+        uploaded = self.provider.upload(path, external_key=batch.external_key)
+        self.ledger.record_upload(batch.id, uploaded.refs)
+        self._keep()  # right before the money: the owner proves that nobody took over
+        started = self.now()
+        try:
+            status = self.provider.create(
+                uploaded, template=stored_template(self.entry.settings), external_key=batch.external_key
+            )
+        except (QueueFullError, RateLimitedError) as error:
+            wait = max(self.policy.queue_wait, error.retry_after or 0)
+            self.ledger.postpone(batch.id, str(error), next_poll_at=self.now() + wait)
+            return False
+        except TransientProviderError as error:  # the connection was never made
+            self.ledger.postpone(batch.id, str(error), next_poll_at=self.now() + self.policy.poll_first)
+            return False
+        except AmbiguousCreateError as error:
+            logger.warning("the create call gave no clear answer (%s); looking for the batch.", type(error).__name__)
+            status = self._look(batch, uploaded=uploaded, since=started)
+            if status is None:
+                # not there yet is not never there: the next advance looks once more before it buys
+                next_look = self.now() + self.policy.poll_first
+                self.ledger.postpone(batch.id, str(error), next_poll_at=next_look)
+                return False
+        self._record_handle(batch, status)
+        return True
+
+    def _look(
+        self, batch: BatchRecord, *, uploaded: "Uploaded | None" = None, since: "float | None" = None
+    ) -> "BatchStatus | None":
+        if uploaded is None:
+            if not batch.refs:
+                return None  # the upload comes first and is recorded: nothing can have been created
+            uploaded = Uploaded(batch.refs)
+        for wait in self.policy.look_again:
+            if wait:
+                self.sleep(wait)
+                self._keep()
+            found = self.provider.find(
+                batch.external_key, uploaded=uploaded, since=batch.intent_at if since is None else since
+            )
+            if found is not None:
+                return found
+        return None
+
+    def _record_handle(self, batch: BatchRecord, status: BatchStatus) -> None:
+        now = self.now()
+        interval = self.policy.next_poll(None)
+        self.ledger.record_handle(
+            batch.id,
+            provider_batch_id=status.handle.batch_id,
+            handle=asdict(status.handle),
+            status=status_json(status),
+            provider_state=status.provider_state,
+            next_poll_at=now + interval,
+            poll_interval=interval,
+            deadline=(status.created_at or now) + self.provider.limits.window + self.policy.wave_grace,
+            now=now,
+        )
+
+    def _keep(self) -> None:
+        if not self.ledger.renew(
+            self.entry.id, self.owner.run_id, self.owner.fence, now=self.now(), ttl=self.policy.lease
+        ):
+            key = self.entry.key
+            raise LeaseLostError(
+                f"{key.asset_key}, partition {key.partition_key!r}: another run took this partition over while run "
+                f"{self.owner.run_id} was silent. It buys nothing more; materialize again to follow the other run."
+            )
+
+
+def requests_table(chunk: Chunk, states: RowStates) -> pa.Table:
+    """The requests segment's table of one chunk."""
+    attempts = states.sent[chunk.rows] + 1
+    return pa.table([pa.array(chunk.rows), pa.array(chunk.custom_ids), pa.array(attempts)], schema=REQUEST_SCHEMA)
+
+
+def status_json(status: BatchStatus) -> "dict[str, Any]":
+    """A status as the ledger keeps it."""
+    found = asdict(status)
+    found["state"] = status.state.value
+    return found

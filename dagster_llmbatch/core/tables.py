@@ -1,0 +1,344 @@
+"""Whatever a Dagster user calls a table, as one stream of Arrow record batches; types and values stay as they are.
+
+Sources that stream are streamed: a Parquet file, a folder of them or a query result is never held in memory whole.
+"""
+
+import base64
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from upath import UPath
+
+from dagster_llmbatch.errors import InputError
+
+RESERVED_PREFIX = "llm_"
+"""Columns of the results table that are not the user's start like this."""
+BATCH_ROWS = 8192
+"""Rows a record batch holds at most, where we are the ones who cut. Bounds memory with rows of long text."""
+LONGEST_QUOTED_PATH = 500
+"""Characters. A longer string is taken for text, and text is never quoted."""
+ACCEPTED = (
+    "a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas DataFrame, a polars DataFrame or LazyFrame, "
+    "a DuckDB relation, anything else with __arrow_c_stream__, an iterator of RecordBatches or Tables, or the path of "
+    "a Parquet file or of a folder of Parquet files"
+)
+
+
+def open_rows(value: Any, *, asset: str, allow_reserved: bool = False) -> pa.RecordBatchReader:
+    """Open `value` as a stream of record batches.
+
+    A pandas index becomes a column when it has a name and is dropped when it has none. A folder is read in the order
+    of its file names, hive directories (`dt=2024-01-01/`) become columns, and all its files must have one schema.
+
+    Args:
+        value: a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas DataFrame, a polars DataFrame or
+            LazyFrame, a DuckDB relation, anything else with `__arrow_c_stream__`, an iterable of RecordBatches or
+            Tables, or a path (str, Path, UPath) to a Parquet file or a folder of them.
+        asset: how error messages name the table.
+        allow_reserved: let columns through that start with `llm_`, as a results table has them.
+
+    Raises InputError for anything else, for repeated or reserved column names, for pandas columns that mix types, for
+    missing or unreadable files; while streaming, for batches that change their schema.
+    """
+    reader = _without_view_dictionaries(_open(value, asset))
+    _refuse_repeated(reader.schema.names, asset)
+    if not allow_reserved:
+        _refuse_reserved(reader.schema.names, asset)
+    return reader
+
+
+def open_parquet(path: UPath, *, asset: str, columns: "list[str] | None" = None) -> pa.RecordBatchReader:
+    """Stream one Parquet file, with the Arrow types it was written from, also those Parquet has no equal for.
+
+    Raises InputError when the file is not there or is not Parquet.
+    """
+    filesystem, inside = arrow_filesystem(path)
+    try:
+        # No pre-buffering and a read buffer: the file is read a page at a time, not a row group at a time.
+        source = pq.ParquetFile(filesystem.open_input_file(inside), pre_buffer=False, buffer_size=1 << 20)
+    except FileNotFoundError:
+        problem = "does not exist"
+    except (pa.ArrowException, OSError):
+        problem = "cannot be read as Parquet"
+    else:
+        batches = source.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+        schema = source.schema_arrow
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
+        return _with_types(schema, _declared_types(source.metadata.metadata), batches)
+    raise InputError(f"{asset}: the file {path} {problem}.")
+
+
+def arrow_filesystem(path: UPath) -> "tuple[pafs.FileSystem, str]":
+    """The Arrow file system of a path, and the path inside it. Credentials are the path's own."""
+    if is_local(path):
+        return pafs.LocalFileSystem(), os.path.abspath(path.path)
+    return pafs.PyFileSystem(pafs.FSSpecHandler(path.fs)), path.path
+
+
+def is_local(path: UPath) -> bool:
+    """Whether the path is on a disk of this machine, where a file can be renamed."""
+    return path.protocol in ("", "file", "local")
+
+
+def _open(value: Any, asset: str) -> pa.RecordBatchReader:
+    if isinstance(value, pa.RecordBatchReader):
+        return value
+    if isinstance(value, pa.Table):
+        return value.to_reader(max_chunksize=BATCH_ROWS)
+    if isinstance(value, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(value.schema, [value])
+    if isinstance(value, ds.Dataset):
+        return _scan(value)
+    if isinstance(value, str | os.PathLike | UPath):
+        return _open_path(value, asset)
+    if _is_a(value, "pandas", "DataFrame"):
+        return _from_pandas(value, asset).to_reader(max_chunksize=BATCH_ROWS)
+    if _is_a(value, "polars", "LazyFrame"):
+        value = value.collect()
+    if _is_a(value, "duckdb", "DuckDBPyRelation"):
+        # DuckDB 2 renamed it; both stream, while its __arrow_c_stream__ may run the whole query first.
+        stream = getattr(value, "to_arrow_reader", None) or value.fetch_record_batch
+        return stream(BATCH_ROWS)
+    if _is_a(value, "polars", "DataFrame"):
+        _refuse_objects(value, asset)
+    if hasattr(value, "__arrow_c_stream__"):
+        return _from_c_stream(value, asset)
+    if isinstance(value, Iterable) and not isinstance(value, Mapping | bytes | bytearray | memoryview):
+        return _from_iterable(value, asset)
+    raise InputError(_not_a_table(value, asset))
+
+
+def _not_a_table(value: Any, asset: str) -> str:
+    kind = type(value)
+    return f"{asset}: got a {kind.__module__}.{kind.__qualname__} where rows are needed. Give {ACCEPTED}."
+
+
+def _is_a(value: Any, module: str, name: str) -> bool:
+    # A value of a library's class exists only where the library is imported, so nothing is imported to ask.
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(value, kind)
+
+
+def _refuse_repeated(names: "list[str]", asset: str) -> None:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise InputError(f"{asset}: more than one column is named {repeated}. Rename all but one.")
+
+
+def _refuse_reserved(names: "list[str]", asset: str) -> None:
+    reserved = [name for name in names if name.startswith(RESERVED_PREFIX)]
+    if reserved:
+        raise InputError(
+            f"{asset}: the columns {reserved} start with {RESERVED_PREFIX!r}, which is reserved for the columns the "
+            "results get. Rename or leave them out before they come in."
+        )
+
+
+def _from_c_stream(value: Any, asset: str) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(value)
+    except Exception:  # whatever that library raises; it may quote values, so only the type is named
+        problem = _not_a_table(value, asset)
+    raise InputError(problem)
+
+
+def _refuse_objects(frame: Any, asset: str) -> None:
+    # polars hands such a column over as bytes that hold memory addresses.
+    objects = [name for name, kind in frame.schema.items() if str(kind).startswith("Object")]
+    if objects:
+        raise InputError(f"{asset}: the polars columns {objects} hold Python objects. Cast them to a polars type.")
+
+
+def _from_pandas(frame: Any, asset: str) -> pa.Table:
+    named = [name for name in frame.index.names if name is not None]
+    _refuse_repeated([str(name) for name in [*named, *frame.columns]], asset)
+    if named:
+        frame = frame.reset_index(level=named)
+    names = [str(name) for name in frame.columns]
+    columns = [_pandas_column(frame.iloc[:, at], name, asset) for at, name in enumerate(names)]
+    if not columns:
+        return pa.table({})
+    return pa.Table.from_arrays(columns, names)
+
+
+def _pandas_column(series: Any, name: str, asset: str) -> Any:
+    try:
+        column = pa.array(series, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        column = None  # Arrow's message quotes the value, so it goes no further
+    as_objects = str(series.dtype) == "object"
+    # Arrow takes text and bytes together for bytes; then the text would come back as something else.
+    bytes_swallowed_text = as_objects and column is not None and pa.types.is_binary(column.type)
+    if column is not None and not (bytes_swallowed_text and any(isinstance(value, str) for value in series)):
+        return column
+    kinds = {type(value).__name__ for value in series if value is not None} if as_objects else {str(series.dtype)}
+    raise InputError(
+        f"{asset}: the pandas column {name!r} has no one Arrow type; it holds {', '.join(sorted(kinds))}. "
+        "Make all its values one type, such as text."
+    )
+
+
+def _from_iterable(value: "Iterable[Any]", asset: str) -> pa.RecordBatchReader:
+    iterator = iter(value)
+    first = next(iterator, None)
+    if first is None:
+        raise InputError(
+            f"{asset}: the {type(value).__name__} gave no record batch, so there is no schema. For no rows, give an "
+            "empty Table."
+        )
+    if not isinstance(first, pa.RecordBatch | pa.Table):
+        holder = type(value).__name__
+        raise InputError(f"{_not_a_table(first, asset)} It came out of a {holder}; RecordBatches or Tables must.")
+    schema = first.schema
+
+    def batches() -> "Iterator[pa.RecordBatch]":
+        yield from _batches_of(first)
+        for number, block in enumerate(iterator, start=1):
+            if not isinstance(block, pa.RecordBatch | pa.Table):
+                raise InputError(_not_a_table(block, asset))
+            if block.schema != schema:
+                raise InputError(
+                    f"{asset}: record batch {number} (counted from 0) has another schema than the first: "
+                    f"{_difference(schema, block.schema)}. Cast all batches to one schema."
+                )
+            yield from _batches_of(block)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _batches_of(block: "pa.RecordBatch | pa.Table") -> "list[pa.RecordBatch]":
+    return block.to_batches(max_chunksize=BATCH_ROWS) if isinstance(block, pa.Table) else [block]
+
+
+def _difference(expected: pa.Schema, found: pa.Schema) -> str:
+    if sorted(expected.names) != sorted(found.names):
+        missing = [name for name in expected.names if name not in found.names]
+        return f"missing {missing}, new {[name for name in found.names if name not in expected.names]}"
+    changed = [f for f in expected if not found.field(f.name).equals(f)]
+    if not changed:
+        return "the columns are in another order"
+    return ", ".join(f"{f.name!r} was {f.type}, is {found.field(f.name).type}" for f in changed)
+
+
+def _open_path(value: Any, asset: str) -> pa.RecordBatchReader:
+    if isinstance(value, str) and (len(value) > LONGEST_QUOTED_PATH or "\n" in value or not value.strip()):
+        raise InputError(f"{asset}: got a text of {len(value)} characters that is no path. Give {ACCEPTED}.")
+    path = value if isinstance(value, UPath) else UPath(value)
+    filesystem, inside = arrow_filesystem(path)
+    kind = filesystem.get_file_info(inside).type
+    if kind == pafs.FileType.Directory:
+        return _open_folder(path, filesystem, inside, asset)
+    return open_parquet(path, asset=asset)
+
+
+def _open_folder(path: UPath, filesystem: pafs.FileSystem, inside: str, asset: str) -> pa.RecordBatchReader:
+    inside = inside.rstrip("/")
+    found = filesystem.get_file_info(pafs.FileSelector(inside, recursive=True))
+    files = sorted(
+        info.path
+        for info in found
+        if info.type == pafs.FileType.File
+        and info.path.lower().endswith((".parquet", ".pq"))
+        # Spark's _temporary/ and half-written .x.tmp files are not data.
+        and not any(name.startswith((".", "_")) for name in info.path[len(inside) :].strip("/").split("/"))
+    )
+    if not files:
+        raise InputError(f"{asset}: the folder {path} has no .parquet file.")
+    options = ds.FileSystemFactoryOptions(
+        partition_base_dir=inside, partitioning=cast("Any", ds.HivePartitioning.discover())
+    )
+    try:
+        dataset = ds.FileSystemDatasetFactory(filesystem, files, ds.ParquetFileFormat(), options).finish()
+        schemas = [(fragment.path, fragment.physical_schema) for fragment in dataset.get_fragments()]
+    except (pa.ArrowException, OSError):
+        dataset, schemas = None, []
+    if dataset is None:
+        raise InputError(f"{asset}: a file in the folder {path} cannot be read as Parquet.")
+    # A dataset takes the first file's schema and drops what others have more: silently lost columns.
+    expected = schemas[0][1]
+    for name, schema in schemas:
+        if not schema.equals(expected):
+            raise InputError(
+                f"{asset}: {name} has another schema than {schemas[0][0]}: {_difference(expected, schema)}. Give the "
+                "folder files of one schema."
+            )
+    return _scan(dataset)
+
+
+def _scan(dataset: ds.Dataset) -> pa.RecordBatchReader:
+    # Little readahead: by default a scanner reads 16 batches of 131,072 rows ahead in each of four files.
+    return dataset.scanner(batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1).to_reader()
+
+
+def _declared_types(metadata: "Mapping[bytes, bytes] | None") -> "Mapping[str, pa.DataType]":
+    """The Arrow types a file was written from, as pyarrow notes them in its footer; empty for other writers' files."""
+    stored = (metadata or {}).get(b"ARROW:schema")
+    if stored is None:
+        return {}
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored)))
+    return {field.name: field.type for field in schema}
+
+
+def _without_view_dictionaries(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    # polars categories come as dictionaries of string_view. Parquet takes those and then cannot give them back.
+    wanted = {}
+    for field in reader.schema:
+        if pa.types.is_dictionary(field.type) and pa.types.is_string_view(field.type.value_type):
+            wanted[field.name] = pa.dictionary(field.type.index_type, pa.string(), field.type.ordered)
+    return _with_types(reader.schema, wanted, reader) if wanted else reader
+
+
+def _with_types(
+    schema: pa.Schema, wanted: "Mapping[str, pa.DataType]", batches: "Iterable[pa.RecordBatch]"
+) -> pa.RecordBatchReader:
+    """Cast the columns whose type is not the wanted one, where Arrow knows how; the others stay as they are."""
+    casts: "dict[int, Callable[[Any], Any]]" = {}
+    for at, field in enumerate(schema):
+        kind = wanted.get(field.name, field.type)
+        convert = None if kind.equals(field.type) else _conversion(field.type, kind)
+        if convert is not None:
+            casts[at] = convert
+            schema = schema.set(at, field.with_type(kind))
+    if not casts:
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def converted() -> "Iterator[pa.RecordBatch]":
+        for batch in batches:
+            columns = [casts[at](column) if at in casts else column for at, column in enumerate(batch.columns)]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, converted())
+
+
+def _conversion(found: pa.DataType, wanted: pa.DataType) -> "Callable[[Any], Any] | None":
+    dictionary = cast("Any", wanted)
+
+    def of_dictionary(column: Any) -> Any:
+        values = pc.cast(column.dictionary, dictionary.value_type)
+        return pa.DictionaryArray.from_arrays(column.indices, values, ordered=dictionary.ordered)
+
+    def into_dictionary(column: Any) -> Any:
+        encoded = pc.cast(column, dictionary.value_type).dictionary_encode()
+        indices = pc.cast(encoded.indices, dictionary.index_type)
+        return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=dictionary.ordered)
+
+    def directly(column: Any) -> Any:
+        return pc.cast(column, wanted)
+
+    convert = directly
+    if pa.types.is_dictionary(wanted):
+        convert = of_dictionary if pa.types.is_dictionary(found) else into_dictionary
+    with suppress(pa.ArrowException):  # this is how Arrow says that it has no such cast
+        if convert(pa.nulls(0, found)).type.equals(wanted):
+            return convert
+    return None

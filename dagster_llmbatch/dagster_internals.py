@@ -1,0 +1,185 @@
+"""Every Dagster call we make that is not public API, in one place, each behind a plain function.
+
+Checked against Dagster 1.13.26 to 1.13.28; `test_dagster_internals` says which call changed when a newer one breaks it.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping, Set
+
+import dagster as dg
+from dagster._core.definitions.repository_definition import RepositoryDefinition
+from dagster._core.errors import DagsterRunAlreadyExists
+from dagster._core.events import DagsterEvent
+from dagster._core.execution.api import create_execution_plan
+from dagster._core.run_coordinator import QueuedRunCoordinator
+from dagster._core.snap import snapshot_from_execution_plan
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES, DagsterRunStatus
+from dagster._core.storage.tags import (
+    AUTO_RETRY_RUN_ID_TAG,
+    BACKFILL_ID_TAG,
+    PARENT_RUN_ID_TAG,
+    RESUME_RETRY_TAG,
+    RETRY_NUMBER_TAG,
+    ROOT_RUN_ID_TAG,
+    RUN_FAILURE_REASON_TAG,
+    RUN_KEY_TAG,
+    WILL_RETRY_TAG,
+)
+
+RETRY_TAGS = frozenset(
+    {
+        RETRY_NUMBER_TAG,
+        RESUME_RETRY_TAG,
+        ".dagster/asset_resume_retry",
+        PARENT_RUN_ID_TAG,
+        ROOT_RUN_ID_TAG,
+        WILL_RETRY_TAG,
+        AUTO_RETRY_RUN_ID_TAG,
+        RUN_KEY_TAG,
+        RUN_FAILURE_REASON_TAG,
+    }
+)
+"""Tags that belong to a retry: with them the retry daemon takes a suspended run for a retry of its parent."""
+
+BACKFILL_TAG = BACKFILL_ID_TAG
+SUSPENDED = DagsterRunStatus.SUSPENDED
+
+
+def planned_assets(context: dg.AssetExecutionContext) -> "frozenset[dg.AssetKey]":
+    """The assets this run will materialize. `run.asset_selection` is None for runs of a job."""
+    return frozenset(context.job_def.asset_layer.selected_asset_keys)
+
+
+def run_assets(repository: RepositoryDefinition, run: dg.DagsterRun) -> "frozenset[dg.AssetKey]":
+    """The assets a run selected, by today's definitions where the run is of a whole job."""
+    if run.asset_selection is not None:
+        return frozenset(run.asset_selection)
+    if not repository.has_job(run.job_name):
+        return frozenset()
+    return frozenset(repository.get_job(run.job_name).asset_layer.selected_asset_keys)
+
+
+def create_suspended_run(
+    instance: dg.DagsterInstance,
+    repository: RepositoryDefinition,
+    parent: dg.DagsterRun,
+    *,
+    run_id: str,
+    assets: "Set[dg.AssetKey]",
+    checks: "Set[dg.AssetCheckKey] | None",
+    tags: "Mapping[str, str]",
+) -> bool:
+    """Create a run directly in status SUSPENDED, of its own run group. False where it exists already."""
+    job = repository.get_job(parent.job_name).get_subset(
+        asset_selection=frozenset(assets), asset_check_selection=None if checks is None else frozenset(checks)
+    )
+    plan = create_execution_plan(job, run_config=parent.run_config, instance_ref=instance.get_ref(), tags=dict(tags))
+    try:
+        instance.create_run(
+            job_name=job.name,
+            run_id=run_id,
+            run_config=parent.run_config,
+            status=SUSPENDED,
+            tags=dict(tags),
+            root_run_id=None,
+            parent_run_id=None,
+            step_keys_to_execute=None,
+            execution_plan_snapshot=snapshot_from_execution_plan(plan, job.get_job_snapshot_id()),
+            job_snapshot=job.get_job_snapshot(),
+            parent_job_snapshot=job.get_parent_job_snapshot(),
+            asset_selection=frozenset(assets),
+            asset_check_selection=None if checks is None else frozenset(checks),
+            resolved_op_selection=None,
+            op_selection=None,
+            remote_job_origin=parent.remote_job_origin,
+            job_code_origin=parent.job_code_origin,
+            asset_graph=job.asset_layer.asset_graph,
+        )
+    except DagsterRunAlreadyExists:
+        return False
+    return True
+
+
+def derived_run_id(run_id: str, what: str) -> str:
+    """A run id that every process derives alike: the second creator finds the first one's run."""
+    return str(uuid.uuid5(uuid.UUID(run_id), what))
+
+
+def enqueue(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """Move a suspended run into the run queue."""
+    instance.report_dagster_event(DagsterEvent.job_enqueue(run), run_id=run.run_id)
+
+
+def cancel_suspended(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) -> None:
+    """Mark a run that has no process as canceled."""
+    instance.report_run_canceled(run, message=message)
+
+
+def has_run_queue(instance: dg.DagsterInstance) -> bool:
+    """Whether a daemon launches queued runs."""
+    return isinstance(instance.run_coordinator, QueuedRunCoordinator)
+
+
+def is_finished(run: dg.DagsterRun) -> bool:
+    """Whether a run has ended, whichever way."""
+    return run.status not in NOT_FINISHED_STATUSES
+
+
+def will_be_retried(run: dg.DagsterRun) -> bool:
+    """Whether the retry daemon is about to launch a failed run again."""
+    return run.is_complete_and_waiting_to_retry
+
+
+def finished_steps(instance: dg.DagsterInstance, run_id: str) -> "tuple[set[str], set[str]]":
+    """(step keys that succeeded, step keys that failed) of a run."""
+    stats = instance.get_run_step_stats(run_id)
+    succeeded = {s.step_key for s in stats if s.status is not None and s.status.value == "SUCCESS"}
+    failed = {s.step_key for s in stats if s.status is not None and s.status.value == "FAILURE"}
+    return succeeded, failed
+
+
+def backfill_status(instance: dg.DagsterInstance, backfill_id: str) -> "str | None":
+    """The name of a backfill's status, such as REQUESTED or CANCELING; None where there is no such backfill."""
+    found = instance.get_backfill(backfill_id)
+    return None if found is None else found.status.value
+
+
+def daemon_heard_within(instance: dg.DagsterInstance, seconds: float, now: float) -> bool:
+    """Whether the sensor daemon reported itself in the last seconds."""
+    heartbeat = instance.get_daemon_heartbeats().get("SENSOR")
+    return heartbeat is not None and now - heartbeat.timestamp < seconds
+
+
+def postgres_url(instance: dg.DagsterInstance) -> "str | None":
+    """The database URL of an instance that keeps its runs in PostgreSQL, else None."""
+    storage = instance.run_storage
+    return getattr(storage, "postgres_url", None)
+
+
+def is_temporary(instance: dg.DagsterInstance) -> bool:
+    """Whether what the instance stores is gone when the process or `dagster dev` ends."""
+    return instance.is_ephemeral or ".tmp_dagster_home_" in instance.root_directory
+
+
+def launches_elsewhere(instance: dg.DagsterInstance) -> "str | None":
+    """The run launcher's name where runs may start on another machine or in another container, else None."""
+    name = type(instance.run_launcher).__name__
+    return None if name in LOCAL_LAUNCHERS else name
+
+
+LOCAL_LAUNCHERS = frozenset({"DefaultRunLauncher", "SyncInMemoryRunLauncher", "ExplodingRunLauncher"})
+
+
+def downstream_of(
+    repository: RepositoryDefinition, roots: "Iterable[dg.AssetKey]", within: "Set[dg.AssetKey]"
+) -> "frozenset[dg.AssetKey]":
+    """The roots and everything downstream of them, staying inside `within`."""
+    graph = repository.asset_graph
+    found = {key for key in roots if key in within and graph.has(key)}
+    frontier = list(found)
+    while frontier:
+        for child in graph.get(frontier.pop()).child_keys:
+            if child in within and child not in found:
+                found.add(child)
+                frontier.append(child)
+    return frozenset(found)

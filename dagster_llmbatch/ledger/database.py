@@ -1,0 +1,125 @@
+"""The ledger's database: URL, engine, transactions, and a schema that concurrent first users may all ask for."""
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from dagster_llmbatch.errors import LedgerError, LedgerNotDurableError, LedgerVersionError
+
+VERSION_TABLE = "llmbatch_migration"
+HEAD = "0001"
+"""The newest migration. A test compares it with the scripts."""
+BUSY_TIMEOUT = 60.0
+"""Seconds a SQLite writer waits for another."""
+ADVISORY_LOCK = 0x6C6C6D62
+"""PostgreSQL advisory lock around migrations: "llmb"."""
+
+
+def database_url(url: str) -> sa.URL:
+    """The SQLAlchemy URL for a user's one.
+
+    A bare `postgresql://` means psycopg 3 to SQLAlchemy 2.1 and psycopg2 to SQLAlchemy 2.0; it is given the driver
+    that is installed. Raises LedgerNotDurableError for a database in memory.
+    """
+    parsed = sa.make_url(url)
+    if parsed.drivername in ("postgres", "postgresql"):
+        driver = next((name for name in ("psycopg2", "psycopg") if importlib.util.find_spec(name)), "psycopg2")
+        return parsed.set(drivername=f"postgresql+{driver}")
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise LedgerNotDurableError(
+            "ledger_url names a SQLite database in memory: it is gone when the run ends, and a batch that is out would be "
+            "bought again. Give a file, such as sqlite:////var/lib/llmbatch/ledger.db, or a PostgreSQL URL."
+        )
+    return parsed
+
+
+class Database:
+    """One small pool of connections and its transactions."""
+
+    def __init__(self, url: str) -> None:
+        self.url = database_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._ready = False
+        if self.is_sqlite:
+            Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+            self._engine = sa.create_engine(self.url, connect_args={"timeout": BUSY_TIMEOUT}, poolclass=sa.NullPool)
+            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+        else:
+            self._engine = sa.create_engine(self.url, pool_size=1, max_overflow=1, pool_pre_ping=True)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    @contextmanager
+    def write(self) -> "Iterator[sa.Connection]":
+        """A short transaction that writes. SQLite takes the write lock at once, so that nobody deadlocks later."""
+        self._ensure_schema()
+        with self._begin() as connection:
+            yield connection
+
+    @contextmanager
+    def read(self) -> "Iterator[sa.Connection]":
+        """A connection to read from."""
+        self._ensure_schema()
+        with self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _begin(self) -> "Iterator[sa.Connection]":
+        with self._engine.connect() as connection:
+            if self.is_sqlite:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.rollback()
+                raise
+            if self.is_sqlite:
+                connection.exec_driver_sql("COMMIT")
+            connection.commit()
+
+    def _ensure_schema(self) -> None:
+        if self._ready:
+            return
+        try:
+            with self._begin() as connection:
+                if not self.is_sqlite:
+                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": ADVISORY_LOCK})
+                self._migrate(connection)
+        except sa.exc.OperationalError as error:
+            shown = self.url.render_as_string(hide_password=True)
+            raise LedgerError(f"The ledger at {shown} cannot be reached: {type(error.orig).__name__}.") from None
+        self._ready = True
+
+    def _migrate(self, connection: sa.Connection) -> None:
+        current = None
+        if sa.inspect(connection).has_table(VERSION_TABLE):
+            current = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+        if current == HEAD:
+            return
+        if current is not None and current > HEAD:
+            shown = self.url.render_as_string(hide_password=True)
+            raise LedgerVersionError(
+                f"The ledger at {shown} is at version {current}; this dagster_llmbatch knows {HEAD}. Update it here too."
+            )
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _prepare_sqlite(connection: object, _record: object) -> None:
+    # transactions are begun by us (BEGIN IMMEDIATE), not by the driver at the first write
+    connection.isolation_level = None  # pyright: ignore[reportAttributeAccessIssue]
+    cursor = connection.cursor()  # pyright: ignore[reportAttributeAccessIssue]
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()

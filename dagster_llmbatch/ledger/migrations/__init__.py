@@ -1,0 +1,1 @@
+"""The ledger's schema, version by version (Alembic), in a version table of our own."""

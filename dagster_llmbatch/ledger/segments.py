@@ -1,0 +1,246 @@
+"""Segments: big, written once, named by their content. Parquet on any filesystem that universal-pathlib knows."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from upath import UPath
+
+from dagster_llmbatch.errors import InputError, LedgerError
+
+SCHEMA_KEY = b"llmbatch:schema"
+"""File metadata: the Arrow schema as it was handed in, for the types that Parquet changes."""
+READ_BYTES = 1 << 20
+
+
+class SegmentStore:
+    """Writes and reads segments below one root folder."""
+
+    def __init__(self, root: "str | UPath | Path") -> None:
+        self.root = UPath(root)
+        self.is_local = self.root.protocol in ("", "file", "local")
+
+    def writer(self, kind: str, schema: pa.Schema, *, row_group_rows: int = 8192) -> "SegmentWriter":
+        """A segment of one kind (a folder) and Arrow schema. Raises InputError for types Parquet cannot hold."""
+        return SegmentWriter(self, kind, schema, row_group_rows)
+
+    def schema(self, name: str) -> pa.Schema:
+        """The Arrow schema, as it was written."""
+        with _opened(self, name) as file:
+            return _stored_schema(file)
+
+    def batches(self, name: str, columns: "Sequence[str] | None" = None) -> "Iterator[pa.RecordBatch]":
+        """The rows as record batches of a row group each, with `columns` in the order asked for."""
+        with _opened(self, name) as file:
+            schema = _selected(_stored_schema(file), columns)
+            for batch in file.iter_batches(columns=schema.names, batch_size=1 << 16, row_groups=None):
+                table = pa.Table.from_batches([batch]).select(schema.names)
+                yield from _restored(table, schema).to_batches()
+
+    def table(self, name: str, columns: "Sequence[str] | None" = None) -> pa.Table:
+        """All rows of the columns."""
+        with _opened(self, name) as file:
+            schema = _selected(_stored_schema(file), columns)
+            return _restored(file.read(columns=schema.names).select(schema.names), schema)
+
+    def exists(self, name: str) -> bool:
+        """Whether the segment is there."""
+        return (self.root / name).exists()
+
+    def delete(self, name: str) -> None:
+        """Remove a segment."""
+        (self.root / name).unlink(missing_ok=True)
+
+    def put(self, path: Path, name: str) -> None:
+        """Move a finished local file in: a rename on local disks, a single put elsewhere."""
+        target = self.root / name
+        if target.exists():
+            path.unlink()
+            return
+        if not self.is_local:
+            target.fs.put_file(str(path), target.path)
+            path.unlink()
+            return
+        folder = Path(str(target)).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = folder / f".{uuid.uuid4().hex}.tmp"
+        shutil.move(path, beside)
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(str(target))
+
+
+class SegmentWriter:
+    """Writes one segment: `with store.writer(...) as writer: writer.write(...)`, then `name`, `digest`, `rows`.
+
+    Rows are regrouped to row groups of one size, so that equal rows give equal bytes however they came in.
+    """
+
+    def __init__(self, store: SegmentStore, kind: str, schema: pa.Schema, row_group_rows: int) -> None:
+        self._store = store
+        self._kind = kind
+        self._schema = schema
+        self._group = row_group_rows
+        self._stored = _parquet_schema(schema)
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self.rows = 0
+        self.name = ""
+        self.digest = ""
+
+    def __enter__(self) -> "SegmentWriter":
+        self._folder = Path(tempfile.mkdtemp(prefix="llmbatch-segment-"))
+        self._path = self._folder / "segment.parquet"
+        try:
+            self._file = pq.ParquetWriter(self._path, self._stored, compression="zstd")
+        except (pa.ArrowException, NotImplementedError) as error:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise InputError(f"Parquet cannot hold the table: {error}") from None
+        return self
+
+    def write(self, data: "pa.RecordBatch | pa.Table") -> None:
+        """Append rows of the writer's schema."""
+        for batch in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
+            self._pending.append(batch)
+            self._pending_rows += batch.num_rows
+        while self._pending_rows >= self._group:
+            table = self._joined()
+            self._flush(table.slice(0, self._group))
+            self._pending = table.slice(self._group).to_batches()
+            self._pending_rows = table.num_rows - self._group
+
+    def __exit__(
+        self, kind: "type[BaseException] | None", error: "BaseException | None", trace: "TracebackType | None"
+    ) -> None:
+        try:
+            if kind is None and self._pending_rows:
+                self._flush(self._joined())
+            self._file.close()
+            if kind is None:
+                self.digest = _file_digest(self._path)
+                self.name = f"{self._kind}/{self.digest[:2]}/{self.digest}.parquet"
+                self._store.put(self._path, self.name)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _joined(self) -> pa.Table:
+        return pa.Table.from_batches(self._pending, schema=self._schema).combine_chunks()
+
+    def _flush(self, table: pa.Table) -> None:
+        self.rows += table.num_rows
+        stored = table if self._stored.equals(self._schema) else _stored_table(table, self._stored)
+        self._file.write_table(stored, row_group_size=self._group)
+
+
+def _file_digest(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(READ_BYTES):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+class _opened:
+    """A segment's Parquet file, open."""
+
+    def __init__(self, store: SegmentStore, name: str) -> None:
+        self._path = store.root / name
+        self._store = store
+
+    def __enter__(self) -> pq.ParquetFile:
+        try:
+            self._source: Any = str(self._path) if self._store.is_local else self._path.open("rb")
+            self._file = pq.ParquetFile(self._source)
+        except FileNotFoundError:
+            raise LedgerError(
+                f"Segment {self._path} of the ledger is gone. It was deleted by hand, or storage_path points elsewhere."
+            ) from None
+        return self._file
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        if not self._store.is_local:
+            self._source.close()
+
+
+def _parquet_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema to store: what Parquet changes is stored as something it keeps, and the true one beside it."""
+    fields = []
+    for field in schema:
+        kind = _storable(field.type)
+        if kind is None:
+            raise InputError(
+                f"Column {field.name!r} is {field.type}, which Parquet cannot hold. Cast it, or leave it out with "
+                "keep_columns."
+            )
+        fields.append(field.with_type(kind))
+    true = schema.remove_metadata().serialize().to_pybytes()
+    return pa.schema(fields, metadata={**(schema.metadata or {}), SCHEMA_KEY: true})
+
+
+def _storable(kind: pa.DataType) -> "pa.DataType | None":
+    """The type to store a column as; None where there is none."""
+    if pa.types.is_union(kind) or pa.types.is_interval(kind) or pa.types.is_run_end_encoded(kind):
+        return None
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_dictionary(kind):
+        return _storable(kind.value_type) and kind
+    if isinstance(kind, pa.BaseExtensionType):
+        return _storable(kind.storage_type) and kind
+    if pa.types.is_struct(kind):
+        inner = [(f, _storable(f.type)) for f in kind]
+        if not inner or any(found is None for _, found in inner):
+            return None
+        return pa.struct([f.with_type(found) for f, found in inner])
+    if pa.types.is_map(kind):
+        key, value = _storable(kind.key_type), _storable(kind.item_type)
+        return None if key is None or value is None else pa.map_(key, kind.item_field.with_type(value))
+    if pa.types.is_nested(kind):
+        return _storable_list(kind)
+    return kind
+
+
+def _storable_list(kind: Any) -> "pa.DataType | None":
+    inner = _storable(kind.value_type)
+    if inner is None:
+        return None
+    field = kind.value_field.with_type(inner)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(field, kind.list_size)
+    large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
+    return pa.large_list(field) if large else pa.list_(field)
+
+
+def _stored_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(table.columns, schema, strict=True)
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _stored_schema(file: pq.ParquetFile) -> pa.Schema:
+    read = file.schema_arrow
+    true = (read.metadata or {}).get(SCHEMA_KEY)
+    return read.remove_metadata() if true is None else pa.ipc.read_schema(pa.py_buffer(true))
+
+
+def _selected(schema: pa.Schema, columns: "Sequence[str] | None") -> pa.Schema:
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def _restored(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Set
 
 import dagster as dg
+from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.definitions.repository_definition import RepositoryDefinition
 from dagster._core.errors import DagsterRunAlreadyExists
 from dagster._core.events import DagsterEvent
@@ -18,6 +19,7 @@ from dagster._core.storage.tags import (
     AUTO_RETRY_RUN_ID_TAG,
     BACKFILL_ID_TAG,
     PARENT_RUN_ID_TAG,
+    PARTITION_NAME_TAG,
     RESUME_RETRY_TAG,
     RETRY_NUMBER_TAG,
     ROOT_RUN_ID_TAG,
@@ -42,6 +44,9 @@ RETRY_TAGS = frozenset(
 """Tags that belong to a retry: with them the retry daemon takes a suspended run for a retry of its parent."""
 
 BACKFILL_TAG = BACKFILL_ID_TAG
+PARTITION_TAG = PARTITION_NAME_TAG
+SET_BY_DAGSTER = frozenset({PARTITION_NAME_TAG, "dagster/partition_set", ".dagster/repository", ".dagster/agent_id"})
+"""Tags that Dagster sets on every run it creates for a request: handed in as well they would be refused or doubled."""
 SUSPENDED = DagsterRunStatus.SUSPENDED
 
 
@@ -70,7 +75,8 @@ def create_suspended_run(
     tags: "Mapping[str, str]",
 ) -> bool:
     """Create a run directly in status SUSPENDED, of its own run group. False where it exists already."""
-    job = repository.get_job(parent.job_name).get_subset(
+    name = parent.job_name if repository.has_job(parent.job_name) else IMPLICIT_ASSET_JOB_NAME
+    job = repository.get_job(name).get_subset(
         asset_selection=frozenset(assets), asset_check_selection=None if checks is None else frozenset(checks)
     )
     plan = create_execution_plan(job, run_config=parent.run_config, instance_ref=instance.get_ref(), tags=dict(tags))
@@ -130,12 +136,38 @@ def will_be_retried(run: dg.DagsterRun) -> bool:
     return run.is_complete_and_waiting_to_retry
 
 
-def finished_steps(instance: dg.DagsterInstance, run_id: str) -> "tuple[set[str], set[str]]":
-    """(step keys that succeeded, step keys that failed) of a run."""
-    stats = instance.get_run_step_stats(run_id)
-    succeeded = {s.step_key for s in stats if s.status is not None and s.status.value == "SUCCESS"}
-    failed = {s.step_key for s in stats if s.status is not None and s.status.value == "FAILURE"}
-    return succeeded, failed
+def retries_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> "list[dg.DagsterRun]":
+    """The runs that retry a run, directly or not."""
+    return list(instance.get_runs(filters=dg.RunsFilter(tags={ROOT_RUN_ID_TAG: run.root_run_id or run.run_id})))
+
+
+def failed_before_first_step(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether a run failed without having begun any step: nothing of ours was tried."""
+    return run.status is DagsterRunStatus.FAILURE and not instance.get_run_step_stats(run.run_id)
+
+
+def materialized_and_gated(
+    instance: dg.DagsterInstance, run_id: str
+) -> "tuple[set[dg.AssetKey], set[dg.AssetKey]]":
+    """(assets a run materialized, assets whose blocking check failed in it)."""
+    materialized: set[dg.AssetKey] = set()
+    gated: set[dg.AssetKey] = set()
+    wanted = {dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_CHECK_EVALUATION}
+    for record in instance.all_logs(run_id, of_type=wanted):
+        event = record.get_dagster_event()
+        if event.is_step_materialization and event.asset_key is not None:
+            materialized.add(event.asset_key)
+        elif event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            check = event.asset_check_evaluation_data
+            if check.blocking and not check.passed and check.severity is dg.AssetCheckSeverity.ERROR:
+                gated.add(check.asset_key)
+    return materialized, gated
+
+
+def location_name(run: dg.DagsterRun) -> "str | None":
+    """The code location a run belongs to; None for a run outside any workspace."""
+    origin = run.remote_job_origin
+    return None if origin is None else origin.repository_origin.code_location_origin.location_name
 
 
 def backfill_status(instance: dg.DagsterInstance, backfill_id: str) -> "str | None":

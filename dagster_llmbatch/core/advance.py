@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dagster_llmbatch.schemas.output import OutputSchema
 from typing_extensions import assert_never
 
 from dagster_llmbatch.core.collect import collect
@@ -43,7 +44,6 @@ from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry, Entr
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
 from dagster_llmbatch.providers.contract import BatchProvider
-from dagster_llmbatch.schemas.output import OutputSchema
 
 logger = logging.getLogger(__name__)
 

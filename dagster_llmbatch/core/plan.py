@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from dagster_llmbatch.core.prompt import PromptRenderer, RenderFailure, compile_prompt
 
 from dagster_llmbatch.core.identity import Fingerprints, canonical_json, digest
-from dagster_llmbatch.core.prompt import PromptRenderer, RenderFailure, compile_prompt
 from dagster_llmbatch.core.recipe import FORMAT_VERSION, Recipe
 from dagster_llmbatch.core.tables import open_rows
 from dagster_llmbatch.errors import InputError

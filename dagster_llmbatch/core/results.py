@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from dagster_llmbatch.schemas.output import Invalid, OutputSchema
 
 from dagster_llmbatch.core.outcomes import PAID_FINAL, TOKEN_FIELDS, OutcomeCursor
 from dagster_llmbatch.core.plan import BLOCK_ROWS, FINGERPRINT, PROBLEM, ROW_ID, TOO_LARGE
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers.contract import ErrorCategory, OutcomeKind
-from dagster_llmbatch.schemas.output import Invalid, OutputSchema
 
 SYSTEM_FIELDS = (
     pa.field("llm_row_id", pa.string()),

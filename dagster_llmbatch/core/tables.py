@@ -3,27 +3,22 @@
 Sources that stream are streamed: a Parquet file, a folder of them or a query result is never held in memory whole.
 """
 
-import base64
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from upath import UPath
 
+from dagster_llmbatch.core.parquet_files import BATCH_ROWS, arrow_filesystem, open_parquet, with_types
 from dagster_llmbatch.errors import InputError
 
 RESERVED_PREFIX = "llm_"
 """Columns of the results table that are not the user's start like this."""
-BATCH_ROWS = 8192
-"""Rows a record batch holds at most, where we are the ones who cut. Bounds memory with rows of long text."""
 LONGEST_QUOTED_PATH = 500
 """Characters. A longer string is taken for text, and text is never quoted."""
 ACCEPTED = (
@@ -54,40 +49,6 @@ def open_rows(value: Any, *, asset: str, allow_reserved: bool = False) -> pa.Rec
     if not allow_reserved:
         _refuse_reserved(reader.schema.names, asset)
     return reader
-
-
-def open_parquet(path: UPath, *, asset: str, columns: "list[str] | None" = None) -> pa.RecordBatchReader:
-    """Stream one Parquet file, with the Arrow types it was written from, also those Parquet has no equal for.
-
-    Raises InputError when the file is not there or is not Parquet.
-    """
-    filesystem, inside = arrow_filesystem(path)
-    try:
-        # No pre-buffering and a read buffer: the file is read a page at a time, not a row group at a time.
-        source = pq.ParquetFile(filesystem.open_input_file(inside), pre_buffer=False, buffer_size=1 << 20)
-    except FileNotFoundError:
-        problem = "does not exist"
-    except (pa.ArrowException, OSError):
-        problem = "cannot be read as Parquet"
-    else:
-        batches = source.iter_batches(batch_size=BATCH_ROWS, columns=columns)
-        schema = source.schema_arrow
-        if columns is not None:
-            schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
-        return _with_types(schema, _declared_types(source.metadata.metadata), batches)
-    raise InputError(f"{asset}: the file {path} {problem}.")
-
-
-def arrow_filesystem(path: UPath) -> "tuple[pafs.FileSystem, str]":
-    """The Arrow file system of a path, and the path inside it. Credentials are the path's own."""
-    if is_local(path):
-        return pafs.LocalFileSystem(), os.path.abspath(path.path)
-    return pafs.PyFileSystem(pafs.FSSpecHandler(path.fs)), path.path
-
-
-def is_local(path: UPath) -> bool:
-    """Whether the path is on a disk of this machine, where a file can be renamed."""
-    return path.protocol in ("", "file", "local")
 
 
 def _open(value: Any, asset: str) -> pa.RecordBatchReader:
@@ -280,65 +241,10 @@ def _scan(dataset: ds.Dataset) -> pa.RecordBatchReader:
     return dataset.scanner(batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1).to_reader()
 
 
-def _declared_types(metadata: "Mapping[bytes, bytes] | None") -> "Mapping[str, pa.DataType]":
-    """The Arrow types a file was written from, as pyarrow notes them in its footer; empty for other writers' files."""
-    stored = (metadata or {}).get(b"ARROW:schema")
-    if stored is None:
-        return {}
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored)))
-    return {field.name: field.type for field in schema}
-
-
 def _without_view_dictionaries(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
     # polars categories come as dictionaries of string_view. Parquet takes those and then cannot give them back.
     wanted = {}
     for field in reader.schema:
         if pa.types.is_dictionary(field.type) and pa.types.is_string_view(field.type.value_type):
             wanted[field.name] = pa.dictionary(field.type.index_type, pa.string(), field.type.ordered)
-    return _with_types(reader.schema, wanted, reader) if wanted else reader
-
-
-def _with_types(
-    schema: pa.Schema, wanted: "Mapping[str, pa.DataType]", batches: "Iterable[pa.RecordBatch]"
-) -> pa.RecordBatchReader:
-    """Cast the columns whose type is not the wanted one, where Arrow knows how; the others stay as they are."""
-    casts: "dict[int, Callable[[Any], Any]]" = {}
-    for at, field in enumerate(schema):
-        kind = wanted.get(field.name, field.type)
-        convert = None if kind.equals(field.type) else _conversion(field.type, kind)
-        if convert is not None:
-            casts[at] = convert
-            schema = schema.set(at, field.with_type(kind))
-    if not casts:
-        return pa.RecordBatchReader.from_batches(schema, batches)
-
-    def converted() -> "Iterator[pa.RecordBatch]":
-        for batch in batches:
-            columns = [casts[at](column) if at in casts else column for at, column in enumerate(batch.columns)]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    return pa.RecordBatchReader.from_batches(schema, converted())
-
-
-def _conversion(found: pa.DataType, wanted: pa.DataType) -> "Callable[[Any], Any] | None":
-    dictionary = cast("Any", wanted)
-
-    def of_dictionary(column: Any) -> Any:
-        values = pc.cast(column.dictionary, dictionary.value_type)
-        return pa.DictionaryArray.from_arrays(column.indices, values, ordered=dictionary.ordered)
-
-    def into_dictionary(column: Any) -> Any:
-        encoded = pc.cast(column, dictionary.value_type).dictionary_encode()
-        indices = pc.cast(encoded.indices, dictionary.index_type)
-        return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=dictionary.ordered)
-
-    def directly(column: Any) -> Any:
-        return pc.cast(column, wanted)
-
-    convert = directly
-    if pa.types.is_dictionary(wanted):
-        convert = of_dictionary if pa.types.is_dictionary(found) else into_dictionary
-    with suppress(pa.ArrowException):  # this is how Arrow says that it has no such cast
-        if convert(pa.nulls(0, found)).type.equals(wanted):
-            return convert
-    return None
+    return with_types(reader.schema, wanted, reader) if wanted else reader

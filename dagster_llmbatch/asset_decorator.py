@@ -1,0 +1,265 @@
+"""`@llm_batch_asset` and `build_llm_batch_asset`: a function that returns rows, or an upstream asset, into an LLM asset."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import dagster as dg
+from pydantic import BaseModel
+
+from dagster_llmbatch import metadata
+from dagster_llmbatch.core.prompt import check_template
+from dagster_llmbatch.core.recipe import Recipe
+from dagster_llmbatch.errors import ConfigurationError
+from dagster_llmbatch.io_manager import ParquetIOManager
+from dagster_llmbatch.partition_run import LLMBatchAsset, Wait, run_partition
+from dagster_llmbatch.providers.registry import parse_model
+from dagster_llmbatch.resource import LLMBatchResource
+from dagster_llmbatch.schemas.output import OutputSchema
+
+IO_MANAGER_KEY = "llm_batch_parquet_io_manager"
+"""Where an asset without an `io_manager_key` finds its IO manager; the asset brings it along."""
+DEFAULT_IO_MANAGER = ParquetIOManager()
+WARN_ABOVE, FAIL_ABOVE = "llmbatch/warn_above", "llmbatch/fail_above"
+RESOURCE_KEY = "llm_batch"
+
+Policy = Literal["auto", "batch"]
+Key = "dg.AssetSpec | dg.AssetKey | str | Sequence[str]"
+
+
+def llm_batch_asset(
+    asset: "dg.AssetSpec | dg.AssetKey | str | Sequence[str] | None" = None,
+    *,
+    model: str,
+    prompt: "str | Callable[[dict[str, Any]], str]",
+    output: "type[BaseModel] | Mapping[str, Any] | None" = None,
+    system: "str | None" = None,
+    params: "Mapping[str, Any] | None" = None,
+    id_column: "str | None" = None,
+    keep_columns: "Sequence[str] | None" = None,
+    policy: Policy = "auto",
+    batch_above: int = 20,
+    wait: Wait = "suspend",
+    warn_above: float = 0.05,
+    fail_above: float = 0.5,
+    resource_key: str = RESOURCE_KEY,
+    ins: "Mapping[str, dg.AssetIn] | None" = None,
+    deps: "Iterable[Any] | None" = None,
+    partitions_def: "dg.PartitionsDefinition | None" = None,
+    io_manager_key: "str | None" = None,
+    group_name: "str | None" = None,
+    owners: "Sequence[str] | None" = None,
+    tags: "Mapping[str, str] | None" = None,
+    kinds: "set[str] | None" = None,
+    description: "str | None" = None,
+    automation_condition: "dg.AutomationCondition | None" = None,
+    code_version: "str | None" = None,
+    pool: "str | None" = None,
+    op_tags: "Mapping[str, Any] | None" = None,
+    retry_policy: "dg.RetryPolicy | None" = None,
+    hooks: "set[dg.HookDefinition] | None" = None,
+    **spec_fields: Any,
+) -> "Callable[[Callable[..., Any]], dg.AssetsDefinition]":
+    """Make an asset of LLM answers from a function that returns the rows.
+
+    The function takes upstream assets, resources and config the Dagster way, and returns anything that speaks Arrow (or
+    a path to Parquet). Each row becomes one prompt and one row of the result.
+
+    Args:
+        asset: asset key or AssetSpec; the function's name where it is left out.
+        model: "provider:model"; everything after the first colon is the provider's model id.
+        prompt: a Jinja2 template over the row's columns (sandboxed; an undefined name is an error), or a function of the
+            row as a dict.
+        output: a pydantic model, a JSON Schema, or None for plain text (column `text`).
+        system: system prompt, the same for each row.
+        params: passed through to the provider, such as temperature or max_output_tokens.
+        id_column: an integer or text column that names each row; None: the row number, with a warning.
+        keep_columns: input columns carried into the result; None: all.
+        policy: "batch" or "auto". Until the realtime lane exists, both mean batch, and the metadata says so.
+        batch_above: rows from which "auto" takes the batch.
+        wait: "suspend" lets the run end while the provider works; "block" waits in the run.
+        warn_above, fail_above: share of rows without a valid answer at which the check warns, or fails and blocks.
+        resource_key: where the LLMBatchResource is.
+        io_manager_key: hands the results to another IO manager, as a pyarrow Table; None: Parquet, streamed.
+        code_version: None: derived from model, prompt, system, params and output.
+        metadata, and further fields of AssetSpec: as Dagster's.
+
+    Raises:
+        ConfigurationError: for a model string, template, params or output type that cannot work, at definition time.
+    """
+
+    def decorate(function: "Callable[..., Any]") -> dg.AssetsDefinition:
+        spec = _spec(function.__name__ if asset is None else asset)
+        name = spec.key.to_user_string()
+        if policy not in ("auto", "batch"):
+            raise ConfigurationError(f'{name}: policy is "auto" or "batch", not {policy!r}.')
+        if wait not in ("suspend", "block"):
+            raise ConfigurationError(f'{name}: wait is "suspend" or "block", not {wait!r}.')
+        if not 0 <= warn_above <= fail_above <= 1:
+            raise ConfigurationError(f"{name}: 0 <= warn_above <= fail_above <= 1 must hold.")
+        recipe = _recipe(name, model, prompt, output, system, params, id_column, keep_columns)
+        described = LLMBatchAsset(spec.key, recipe, policy, wait, streams=io_manager_key is None)
+        found_ins = _ins(function, ins or {}, resource_key)
+        spec = spec.merge_attributes(
+            deps=[*_deps(found_ins), *(deps or [])],
+            metadata={
+                **metadata.definition_metadata(model, policy),
+                "llmbatch/batch_above": batch_above,
+                WARN_ABOVE: warn_above,
+                FAIL_ABOVE: fail_above,
+                **(spec_fields.pop("metadata", None) or {}),
+            },
+            owners=list(owners or []),
+            tags=dict(tags or {}),
+            kinds={*_KINDS.get(recipe.provider, ()), "parquet"} if kinds is None else kinds,
+        )
+        changes: dict[str, Any] = {
+            "group_name": group_name,
+            "description": description or inspect.getdoc(function),
+            "automation_condition": automation_condition,
+            "partitions_def": partitions_def,
+            **spec_fields,
+        }
+        spec = spec.replace_attributes(
+            skippable=True,
+            code_version=code_version or spec.code_version or recipe.code_version(),
+            **{k: v for k, v in changes.items() if v is not None},
+        ).with_io_manager_key(io_manager_key or IO_MANAGER_KEY)
+        return dg.multi_asset(
+            name=spec.key.to_python_identifier(),
+            specs=[spec],
+            ins=found_ins,
+            can_subset=True,
+            backfill_policy=dg.BackfillPolicy.multi_run(1),
+            resource_defs={} if io_manager_key else {IO_MANAGER_KEY: DEFAULT_IO_MANAGER},
+            pool=pool,
+            op_tags=op_tags,
+            retry_policy=retry_policy,
+            hooks=hooks,
+        )(_body(function, described, resource_key))
+
+    return decorate
+
+
+def build_llm_batch_asset(
+    asset: "dg.AssetSpec | dg.AssetKey | str | Sequence[str]",
+    *,
+    input: "dg.AssetsDefinition | dg.AssetSpec | dg.AssetKey | dg.AssetIn | str | Sequence[str]",  # noqa: A002
+    **options: Any,
+) -> dg.AssetsDefinition:
+    """`llm_batch_asset` over an upstream asset as it is.
+
+    Args:
+        asset: asset key or AssetSpec.
+        input: the upstream asset, loaded through its own IO manager; an AssetIn adds a partition mapping.
+        options: as of `llm_batch_asset`.
+    """
+
+    def rows(rows: Any) -> Any:
+        return rows
+
+    rows.__doc__ = None
+    upstream = input if isinstance(input, dg.AssetIn) else dg.AssetIn(key=_upstream_key(input))
+    return llm_batch_asset(asset, ins={"rows": upstream}, **options)(rows)
+
+
+_KINDS = {"openai": ("openai",)}
+
+
+def _spec(asset: Any) -> dg.AssetSpec:
+    return asset if isinstance(asset, dg.AssetSpec) else dg.AssetSpec(asset)
+
+
+def _upstream_key(upstream: Any) -> dg.AssetKey:
+    if isinstance(upstream, dg.AssetsDefinition | dg.AssetSpec):
+        return upstream.key
+    return dg.AssetKey.from_coercible(upstream)
+
+
+def _recipe(
+    name: str,
+    model: str,
+    prompt: Any,
+    output: Any,
+    system: "str | None",
+    params: "Mapping[str, Any] | None",
+    id_column: "str | None",
+    keep_columns: "Sequence[str] | None",
+) -> Recipe:
+    provider, model_id = parse_model(model, asset=name)
+    schema = OutputSchema.compile(output, asset=name)
+    schema.for_provider(provider)
+    check_template(prompt, asset=name)
+    return Recipe(
+        asset=name,
+        provider=provider,
+        model=model_id,
+        prompt=prompt,
+        output=schema,
+        system=system,
+        params=dict(params or {}),
+        id_column=id_column,
+        keep_columns=None if keep_columns is None else tuple(keep_columns),
+    )
+
+
+def _ins(
+    function: "Callable[..., Any]", ins: "Mapping[str, dg.AssetIn]", resource_key: str
+) -> "dict[str, dg.AssetIn]":
+    """An AssetIn for each parameter that is an upstream asset, as Dagster reads a function."""
+    found: dict[str, dg.AssetIn] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in ("context", "config", resource_key) or _is_resource(parameter.annotation):
+            continue
+        given = ins.get(parameter.name, dg.AssetIn())
+        key = given.key or dg.AssetKey([*(given.key_prefix or []), parameter.name])
+        found[parameter.name] = given._replace(key=key, key_prefix=None)
+    unknown = set(ins) - set(found)
+    if unknown:
+        raise ConfigurationError(f"{function.__name__}: ins names {sorted(unknown)}, which are no parameters of it.")
+    return found
+
+
+def _is_resource(annotation: Any) -> bool:
+    origin = getattr(annotation, "__origin__", annotation)
+    if origin is dg.ResourceParam or dg.ResourceParam in getattr(annotation, "__metadata__", ()):
+        return True
+    metadata_of = getattr(annotation, "__metadata__", ())
+    if any(str(value) == "resource_param" for value in metadata_of):
+        return True
+    return inspect.isclass(origin) and issubclass(origin, dg.ConfigurableResource)
+
+
+def _deps(ins: "Mapping[str, dg.AssetIn]") -> "list[dg.AssetDep]":
+    return [dg.AssetDep(given.key, partition_mapping=given.partition_mapping) for given in ins.values()]
+
+
+def _body(
+    function: "Callable[..., Any]", asset: LLMBatchAsset, resource_key: str
+) -> "Callable[..., Any]":
+    """The function Dagster runs: the user's parameters, our context and resource, and the line in place of the body."""
+    signature = inspect.signature(function)
+    takes_context = "context" in signature.parameters
+    takes_resource = resource_key in signature.parameters
+
+    def body(context: dg.AssetExecutionContext, **given: Any) -> Any:
+        resource = given[resource_key] if takes_resource else given.pop(resource_key)
+
+        def load_rows() -> Any:
+            return function(context, **given) if takes_context else function(**given)
+
+        yield from run_partition(context, asset, resource, load_rows)
+
+    kinds = inspect.Parameter.KEYWORD_ONLY
+    first = inspect.Parameter(
+        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=dg.AssetExecutionContext
+    )
+    others = [p.replace(kind=kinds) for p in signature.parameters.values() if p.name not in ("context", resource_key)]
+    own = inspect.Parameter(resource_key, kinds, annotation=LLMBatchResource)
+    parameters = [first, *others, own]
+    body.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    body.__annotations__ = {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty}
+    body.__name__ = function.__name__
+    body.__doc__ = function.__doc__
+    body.__module__ = function.__module__
+    return body

@@ -1,0 +1,197 @@
+"""One run of one partition: claim a generation, advance it, and publish or suspend."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import dagster as dg
+
+from dagster_llmbatch import dagster_internals as internals
+from dagster_llmbatch import metadata, suspension
+from dagster_llmbatch.core.advance import Published, Waiting, Workplace, advance, claim
+from dagster_llmbatch.core.decide import Claim
+from dagster_llmbatch.core.plan import plan_rows
+from dagster_llmbatch.core.recipe import Recipe
+from dagster_llmbatch.core.results import read_results
+from dagster_llmbatch.errors import ConfigurationError, NobodyWakesError
+from dagster_llmbatch.ledger.records import Entry, EntryKey
+from dagster_llmbatch.resource import LLMBatchResource, failures
+
+Wait = Literal["suspend", "block"]
+DAEMON_SILENCE = 600.0
+"""Seconds without a heartbeat after which the sensor daemon counts as not running."""
+LONGEST_SLEEP = 60.0
+"""Seconds a blocking run sleeps at a time, so that it notices what others did."""
+
+
+@dataclass(frozen=True)
+class LLMBatchAsset:
+    """What a definition says, ready to run."""
+
+    key: dg.AssetKey
+    recipe: Recipe
+    policy: str
+    wait: Wait
+    streams: bool
+    """Whether its IO manager takes a stream of record batches."""
+
+    @property
+    def lane_reason(self) -> str:
+        """Why the rows go through a batch."""
+        if self.policy == "batch":
+            return "policy is batch"
+        return "policy is auto; the realtime lane and repair are not available in this version"
+
+
+def run_partition(
+    context: dg.AssetExecutionContext,
+    asset: LLMBatchAsset,
+    resource: LLMBatchResource,
+    load_rows: "Callable[[], Any]",
+) -> "Iterator[dg.MaterializeResult]":
+    """The body of every LLM batch asset. Yields the materialization, or nothing where a continuation will.
+
+    `load_rows` is called only when the partition is planned: a continuation works on the plan in the ledger.
+    """
+    with failures():
+        key = EntryKey(resource.namespace, asset.key.to_user_string(), _partition(context, asset))
+        with resource.workplace(context.instance, asset.recipe.provider) as work:
+            how, notes = _how_to_wait(context, asset, resource)
+            entry = _entry(context, asset, key, work, load_rows)
+            for wait in work.ledger.waits_of_continuation(context.run.run_id):
+                if wait.key == key:
+                    work.ledger.stop_waiting(wait.run_id, wait.entry_id)
+            progress = advance(entry.id, work, run_id=context.run.run_id, output=asset.recipe.output)
+            while isinstance(progress, Waiting) and how == "block":
+                context.log.info("%s: %s.", key, progress.reason)
+                time.sleep(max(0.0, min(progress.until - time.time(), LONGEST_SLEEP)))
+                progress = advance(progress.entry.id, work, run_id=context.run.run_id, output=asset.recipe.output)
+            if isinstance(progress, Waiting):
+                _suspend(context, asset, key, progress, work, notes)
+                return
+            yield _materialization(asset, progress, work, notes)
+
+
+def _partition(context: dg.AssetExecutionContext, asset: LLMBatchAsset) -> str:
+    if not context.has_partition_key and context.has_partition_key_range:
+        raise ConfigurationError(
+            f"{asset.recipe.asset}: this run covers a range of partitions. LLM batch assets run one partition a run; "
+            "launch the backfill with one run per partition (BackfillPolicy.multi_run(1), the default)."
+        )
+    return context.partition_key if context.has_partition_key else ""
+
+
+def _how_to_wait(
+    context: dg.AssetExecutionContext, asset: LLMBatchAsset, resource: LLMBatchResource
+) -> "tuple[Wait, list[str]]":
+    """Whether to suspend or to block, and what to tell the user. Refuses before any spend where nobody would wake it."""
+    notes: list[str] = []
+    if resource.is_in_working_folder(context.instance):
+        notes.append("the Dagster home is temporary: the ledger is .llmbatch/ in the working directory")
+    how = asset.wait
+    if how == "suspend" and (context.run.remote_job_origin is None or context.instance.is_ephemeral):
+        how = "block"
+        notes.append("no daemon can continue this run (it was started in process), so it waits in the run")
+    if how == "suspend" and not suspension.has_sensor(context.repository_def):
+        raise NobodyWakesError(
+            f"{asset.recipe.asset}: the code location has no LLM batch sensor, so nobody would continue the partition. "
+            "Nothing was spent. Add build_llm_batch_sensor() to the Definitions (llm_batch_definitions does it), or set "
+            'wait="block".'
+        )
+    if how == "suspend" and not internals.daemon_heard_within(context.instance, DAEMON_SILENCE, time.time()):
+        notes.append("the Dagster daemon has not reported its sensors lately: start it, or nobody collects the batch")
+    for note in notes:
+        context.log.warning("%s: %s.", asset.recipe.asset, note)
+    return how, notes
+
+
+def _entry(
+    context: dg.AssetExecutionContext,
+    asset: LLMBatchAsset,
+    key: EntryKey,
+    work: Workplace,
+    load_rows: "Callable[[], Any]",
+) -> Entry:
+    run = context.run
+    lineage = [i for i in dict.fromkeys((run.run_id, run.parent_run_id, run.root_run_id)) if i]
+    if metadata.CONTINUES_TAG in run.tags:
+        known = work.ledger.entry_of_run(lineage, key)
+        if known is not None:
+            return known
+    plan = plan_rows(
+        load_rows(),
+        recipe=asset.recipe,
+        provider=work.provider,
+        segments=work.segments,
+        namespace=key.namespace,
+        partition=key.partition_key,
+    )
+    if asset.recipe.id_column is None:
+        context.log.warning("%s: no id_column, so rows are known by their number; set one.", key)
+    entry, how = claim(key, plan, run_id=run.run_id, lineage=lineage, ledger=work.ledger, now=work.now())
+    context.log.info("%s: %d rows, generation %d (%s).", key, plan.row_count, entry.generation, _CLAIMS[how])
+    return entry
+
+
+_CLAIMS = {
+    Claim.NEW: "new",
+    Claim.CONTINUE: "known to this run: nothing is bought again",
+    Claim.ATTACH: "already on its way: attaching to its batches",
+    Claim.QUEUE: "the input or the definition changed while batches are out: they are awaited and their answers kept",
+}
+
+
+def _suspend(
+    context: dg.AssetExecutionContext,
+    asset: LLMBatchAsset,
+    key: EntryKey,
+    progress: Waiting,
+    work: Workplace,
+    notes: "list[str]",
+) -> None:
+    run_id = context.run.run_id
+    work.ledger.wait(progress.entry.id, run_id, now=work.now())
+    continuation = suspension.suspend(context, entry_id=progress.entry.id)
+    work.ledger.note_run(progress.entry.id, continuation, now=work.now())
+    work.ledger.set_continuation(run_id, continuation)
+    context.log_event(_observation(asset, key, progress, notes))
+    context.log.info("%s: %s. Run %s continues it.", key, progress.reason, continuation)
+
+
+def _observation(
+    asset: LLMBatchAsset, key: EntryKey, progress: Waiting, notes: "list[str]"
+) -> dg.AssetObservation:
+    return dg.AssetObservation(
+        asset.key,
+        partition=key.partition_key or None,
+        metadata=metadata.submitted(progress.entry, progress.batches, reason=progress.reason, notes=notes),
+    )
+
+
+def _materialization(
+    asset: LLMBatchAsset,
+    progress: Published,
+    work: Workplace,
+    notes: "list[str]",
+) -> dg.MaterializeResult:
+    entry = progress.entry
+    segment = entry.results_segment
+    if segment is None:
+        raise AssertionError(f"entry {entry.id} is published without results")
+    reader = read_results(work.segments, segment)
+    described = metadata.published(
+        entry,
+        progress.batches,
+        schema=reader.schema,
+        lane_reason=asset.lane_reason,
+        replayed=progress.replayed,
+        notes=notes,
+    )
+    return dg.MaterializeResult(
+        asset_key=asset.key,
+        # a stream for our own IO manager; a table for any other, which may read it more than once
+        value=reader if asset.streams else reader.read_all(),
+        metadata=described,
+        data_version=dg.DataVersion(segment.rsplit("/", 1)[-1].removesuffix(".parquet")),
+    )

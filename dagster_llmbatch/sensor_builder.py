@@ -1,0 +1,214 @@
+"""The sensor that serves every LLM batch asset of a code location: it polls what is due and wakes who waits.
+
+A tick is cheap and time-boxed: status calls only, never a download, and what one batch does wrong stops no other.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from dagster_llmbatch import metadata
+from dagster_llmbatch.asset_decorator import RESOURCE_KEY
+from dagster_llmbatch.core.decide import can_go_on
+from dagster_llmbatch.core.poll import poll
+from dagster_llmbatch.errors import LLMBatchError
+from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
+from dagster_llmbatch.ledger.sql_ledger import Ledger
+from dagster_llmbatch.providers.contract import BatchProvider
+from dagster_llmbatch.resource import LLMBatchResource
+from dagster_llmbatch.suspension import Became, Waker, groups
+
+logger = logging.getLogger(__name__)
+
+SENSOR_NAME = "llm_batch_sensor"
+TIME_BOX = 40.0
+"""Seconds of a tick; Dagster ends it at 60."""
+POLLS_PER_TICK = 500
+REPORT_EVERY = 5.0
+"""Percentage points of progress that are worth an observation."""
+SHOWN = 10
+"""Batches that a tick's message names."""
+
+
+def build_llm_batch_sensor(
+    *,
+    name: str = SENSOR_NAME,
+    minimum_interval_seconds: int = 30,
+    default_sensor_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
+    resource_key: str = RESOURCE_KEY,
+) -> dg.SensorDefinition:
+    """The sensor that polls pending batches and continues the runs that wait for them.
+
+    One serves every LLM batch asset of a code location that uses the same resource.
+
+    Args:
+        name: sensor name.
+        minimum_interval_seconds: seconds between ticks. Each batch has its own poll schedule (LLMBatchResource), so a
+            tick asks the provider only what is due.
+        default_sensor_status: running by default: without it, nobody continues a waiting partition.
+        resource_key: where the LLMBatchResource is.
+    """
+
+    @dg.sensor(
+        name=name,
+        asset_selection=dg.AssetSelection.all(include_sources=False),
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_sensor_status,
+        required_resource_keys={resource_key},
+        tags={metadata.SENSOR_TAG: "true"},
+        description="Polls pending LLM batches and continues the runs that wait for them.",
+    )
+    def _sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        resource: LLMBatchResource = getattr(context.resources, resource_key)
+        with _Clients(resource).open() as clients, resource.ledger(context.instance) as (ledger, _):
+            return Tick(context, resource, ledger, clients).run()
+
+    return _sensor
+
+
+@dataclass
+class _Clients:
+    """One client a provider for the length of a tick."""
+
+    resource: LLMBatchResource
+    made: "dict[str, BatchProvider]" = field(default_factory=dict)
+
+    @contextmanager
+    def open(self) -> "Iterator[_Clients]":
+        try:
+            yield self
+        finally:
+            for client in self.made.values():
+                client.close()
+
+    def of(self, provider: str) -> BatchProvider:
+        if provider not in self.made:
+            self.made[provider] = self.resource.provider(provider)
+        return self.made[provider]
+
+
+class Tick:
+    """One look at everything that is pending."""
+
+    def __init__(
+        self, context: dg.SensorEvaluationContext, resource: LLMBatchResource, ledger: Ledger, clients: _Clients
+    ) -> None:
+        self._context = context
+        self._resource = resource
+        self._ledger = ledger
+        self._clients = clients
+        self._ends = time.monotonic() + TIME_BOX
+        self._problems: list[str] = []
+
+    def run(self) -> dg.SensorResult:
+        """Poll, report, wake."""
+        polled = self._poll()
+        events = self._progress(polled)
+        became, requests = self._wake()
+        message = self._message(became)
+        if requests:
+            return dg.SensorResult(run_requests=requests, asset_events=events)
+        return dg.SensorResult(skip_reason=message, asset_events=events)
+
+    def _poll(self) -> "set[str]":
+        """Ask for the status of what is due; returns the entries that were looked at."""
+        entries: set[str] = set()
+        policy = self._resource.policy()
+        due = self._ledger.due_batches(self._resource.namespace, now=time.time(), limit=POLLS_PER_TICK)
+        for batch in due:
+            if time.monotonic() > self._ends:
+                break
+            entries.add(batch.entry_id)
+            try:
+                look = poll(
+                    batch, provider=self._clients.of(batch.provider), ledger=self._ledger, policy=policy, now=time.time
+                )
+            except LLMBatchError as error:
+                self._problems.append(f"{batch.batch_id}: {error}")
+                continue
+            if look.failures >= policy.failed_checks:
+                self._problems.append(f"{batch.batch_id}: status failed {look.failures} times in a row")
+        return entries
+
+    def _progress(self, entry_ids: "set[str]") -> "list[dg.AssetObservation]":
+        """Observations for entries whose state changed or which came at least REPORT_EVERY points further."""
+        found: list[dg.AssetObservation] = []
+        for entry_id in sorted(entry_ids):
+            entry, batches = self._ledger.entry(entry_id), self._ledger.batches(entry_id)
+            described = metadata.progress(batches)
+            done = metadata.percent_done(batches)
+            name = f"progress-{entry_id}"
+            state, _, reported = (self._ledger.note(name) or "::-1000").rpartition("::")
+            now_state = str(described["llmbatch/state"])
+            if state == now_state and abs(done - float(reported)) < REPORT_EVERY:
+                continue
+            self._ledger.set_note(name, f"{now_state}::{done}")
+            found.append(
+                dg.AssetObservation(
+                    dg.AssetKey.from_user_string(entry.key.asset_key),
+                    partition=entry.key.partition_key or None,
+                    metadata=described,
+                )
+            )
+        return found
+
+    def _wake(self) -> "tuple[list[Became], list[dg.RunRequest]]":
+        context = self._context
+        if context.repository_def is None:
+            raise AssertionError("a sensor tick without a repository")
+        origin = context.code_location_origin
+        waker = Waker(
+            context.instance, context.repository_def, origin and origin.location_name, self._ledger, time.time
+        )
+        became: list[Became] = []
+        requests: list[dg.RunRequest] = []
+        for group in groups(self._ledger.waiting_runs(self._resource.namespace)):
+            try:
+                ready = all(self._can_go_on(wait.entry_id) for wait in group.waits)
+                tended = waker.tend(group, ready=ready)
+            except Exception as error:  # one broken partition must not keep the others waiting
+                logger.exception("continuation %s could not be tended.", group.continuation_id)
+                self._problems.append(f"continuation {group.continuation_id}: {type(error).__name__}")
+                continue
+            if tended is not None:
+                became.append(tended.became)
+                requests += [tended.request] if tended.request else []
+        return became, requests
+
+    def _can_go_on(self, entry_id: str) -> bool:
+        entry = self._ledger.entry(entry_id)
+        older: Entry | None = None
+        older_batches: list[BatchRecord] = []
+        if entry.predecessor_id is not None:
+            older = self._ledger.entry(entry.predecessor_id)
+            older_batches = self._ledger.batches(older.id)
+        return can_go_on(
+            entry, self._ledger.batches(entry_id), older=older, older_batches=older_batches, now=time.time()
+        )
+
+    def _message(self, became: "list[Became]") -> str:
+        """How far everything is: the best place a user looks at while waiting."""
+        pending = [
+            (entry, batch)
+            for entry in self._ledger.pending_entries(self._resource.namespace)
+            for batch in self._ledger.batches(entry.id)
+            if batch.phase is not BatchPhase.COLLECTED
+        ]
+        parts = [f"{len(pending)} batches pending" if pending else "no batches pending"]
+        counts = {kind: became.count(kind) for kind in Became if kind in became and kind is not Became.WAITING}
+        parts += [f"{count} continuations {kind.value}" for kind, count in counts.items()]
+        parts += [_line(entry, batch) for entry, batch in pending[:SHOWN]]
+        parts += [f"and {len(pending) - SHOWN} more"] if len(pending) > SHOWN else []
+        parts += [f"problem: {problem}" for problem in self._problems[:SHOWN]]
+        return "; ".join(parts)
+
+
+def _line(entry: Entry, batch: BatchRecord) -> str:
+    hours = (time.time() - batch.intent_at) / 3600
+    done = (batch.completed or 0) + (batch.failed or 0)
+    where = f"{entry.key.asset_key} {entry.key.partition_key}".strip()
+    return f"{where}: {batch.batch_id or 'not submitted'} {batch.provider_state or batch.phase.value} {done}/{batch.request_count}, {hours:.1f} h"

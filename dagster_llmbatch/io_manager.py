@@ -36,7 +36,8 @@ class ParquetIOManager(dg.ConfigurableIOManager):
 
     Takes whatever the Arrow C stream speaks (pyarrow, pandas, polars, DuckDB, readers, generators of record batches)
     or a path to Parquet, and streams it: a table larger than memory can be stored from a RecordBatchReader. A write
-    that fails, or is killed, leaves the partition's old file as it was.
+    that fails, or is killed, leaves the partition's old file as it was. Dagster runs a generator that an asset returns
+    as the asset's own body: wrap it in `dg.Output(...)` or in a RecordBatchReader.
 
     The annotation of the downstream parameter chooses what is loaded:
 
@@ -60,7 +61,7 @@ class ParquetIOManager(dg.ConfigurableIOManager):
     base_path: "str | None" = None
     """Folder or URL (`s3://bucket/prefix`) of the files. None: `llmbatch_results` in the instance's storage folder."""
     storage_options: "dict[str, Any]" = {}
-    """fsspec options of the base path, such as credentials."""
+    """fsspec options of the base path, such as credentials; values at any depth may be `dg.EnvVar`."""
 
     _instance_folder: "str | None" = PrivateAttr(default=None)
 
@@ -69,7 +70,9 @@ class ParquetIOManager(dg.ConfigurableIOManager):
         if context.instance is not None:
             self._instance_folder = context.instance.storage_directory()
 
-    def partition_path(self, asset_key: dg.CoercibleToAssetKey, partition_key: "str | None" = None) -> UPath:
+    def partition_path(
+        self, asset_key: "dg.AssetKey | str | Sequence[str]", partition_key: "str | None" = None
+    ) -> UPath:
         """Where a partition is stored; without a partition key, where an unpartitioned asset is.
 
         No two partitions and no two assets share a file, also where the disk ignores case. Lower case letters, digits,
@@ -118,9 +121,13 @@ class ParquetIOManager(dg.ConfigurableIOManager):
             return {partition: load([path], asset) for partition, path in found.items()}
         return load(list(found.values()), asset) if found else None
 
+    def options(self) -> "dict[str, Any]":
+        """The storage options with environment variables filled in. Raises ConfigurationError when one is not set."""
+        return _filled_in(self.storage_options)
+
     def _base(self) -> UPath:
         if self.base_path is not None:
-            base = UPath(self.base_path, **self.storage_options)
+            base = UPath(self.base_path, **self.options())
         elif self._instance_folder is not None:
             base = UPath(self._instance_folder) / DEFAULT_FOLDER
         else:
@@ -172,6 +179,20 @@ class ParquetIOManager(dg.ConfigurableIOManager):
                     'may be missing, say so with AssetIn(metadata={"allow_missing_partitions": True}).'
                 )
         return found
+
+
+def _filled_in(value: Any) -> Any:
+    # Dagster fills in an EnvVar that is a field's own value, not one inside a dictionary.
+    if isinstance(value, dg.EnvVar):
+        value = {"env": value.env_var_name}
+    if not isinstance(value, Mapping):
+        return value
+    if set(value) != {"env"}:
+        return {key: _filled_in(inner) for key, inner in value.items()}
+    found = os.environ.get(str(value["env"]))
+    if found is None:
+        raise ConfigurationError(f"storage_options of ParquetIOManager: the variable {value['env']} is not set.")
+    return found
 
 
 def _input_name(context: dg.InputContext) -> str:

@@ -55,7 +55,7 @@ def build_llm_batch_sensor(
 
     @dg.sensor(
         name=name,
-        asset_selection=dg.AssetSelection.all(include_sources=False),
+        asset_selection=dg.AssetSelection.all(),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_sensor_status,
         required_resource_keys={resource_key},

@@ -59,7 +59,7 @@ def is_local(path: UPath) -> bool:
 _SAFE_FILE = re.compile(r"[a-z0-9](?:[a-z0-9_.-]*[a-z0-9_-])?")
 # Readers of a folder skip files that start with `_`; in a folder's own name it does no harm.
 _SAFE_FOLDER = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_-])?")
-_KEPT_BYTES = re.compile(rb"[^A-Za-z0-9_.-]")
+_ESCAPED_BYTES = re.compile(rb"[^A-Za-z0-9_.-]")
 UNPARTITIONED = "data"
 """File name of an asset without partitions; no key is encoded to it."""
 LONGEST_NAME = 120
@@ -80,7 +80,7 @@ def file_name(key: str, *, folder: bool = False) -> str:
     if len(key) <= LONGEST_NAME and safe.fullmatch(key) and not _RESERVED.fullmatch(key):
         return key
     octets = key.encode("utf-8", "surrogatepass")
-    readable = _KEPT_BYTES.sub(lambda found: b"%%%02X" % found[0][0], octets).decode()[:LONGEST_NAME]
+    readable = _ESCAPED_BYTES.sub(lambda found: b"%%%02X" % found[0][0], octets).decode()[:LONGEST_NAME]
     if readable[:1] in (".", "_"):
         readable = f"%{ord(readable[0]):02X}{readable[1:]}"
     # 100 bits: a `~` never stands in a key that was kept, and no two keys meet by chance.

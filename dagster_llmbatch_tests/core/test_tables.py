@@ -22,7 +22,7 @@ from dagster_llmbatch.core.parquet_files import BATCH_ROWS, file_name, open_parq
 from dagster_llmbatch.core.tables import open_rows
 from dagster_llmbatch.errors import InputError
 
-NOON = dt.datetime(2024, 5, 1, 12)
+NOON = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc)
 PARIS = pa.timestamp("s", "Europe/Paris")
 
 
@@ -74,7 +74,7 @@ def test_a_parquet_file_gives_back_the_types_it_was_written_from(tmp_path: Path)
         pytest.param(lambda t: t.to_reader(), id="reader"),
         pytest.param(lambda t: ds.dataset(t), id="dataset"),
         pytest.param(lambda t: pl.from_arrow(t), id="polars"),
-        pytest.param(lambda t: pl.from_arrow(t).lazy(), id="polars lazy"),
+        pytest.param(lambda t: pl.DataFrame(pl.from_arrow(t)).lazy(), id="polars lazy"),
         pytest.param(lambda t: t.to_pandas(types_mapper=pd.ArrowDtype), id="pandas arrow"),
         pytest.param(lambda t: t.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get), id="pandas Int64"),
         pytest.param(lambda t: duckdb.from_arrow(t), id="duckdb"),
@@ -230,7 +230,7 @@ def test_reserved_columns_are_refused_unless_allowed() -> None:
 def test_batches_that_change_their_schema_are_refused() -> None:
     """The batch is numbered and the change named."""
     reader = open_rows(iter([pa.table({"n": [1]}), pa.table({"n": ["x"]})]), asset="a")
-    with pytest.raises(InputError, match="record batch 1.*'n' was int64, is string"):
+    with pytest.raises(InputError, match=r"record batch 1.*'n' was int64, is string"):
         reader.read_all()
 
 

@@ -1,0 +1,191 @@
+"""Rows into prompts: a sandboxed Jinja2 template over the columns, or a function of the row.
+
+A template of text and plain `{{ column }}` is compiled to concatenation, which gives the same text at a fraction of
+the cost. Row text is data: braces in it are never evaluated.
+"""
+
+import difflib
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jinja2
+import pyarrow as pa
+from jinja2 import meta, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from dagster_llmbatch.core.text_forms import is_binary, text_of, texts_of, values_of
+from dagster_llmbatch.errors import ConfigurationError, InputError
+
+Prompt = str | Callable[[dict[str, Any]], str]
+
+EMPTY = "the prompt is empty"
+NOT_UNICODE = "the prompt holds a lone surrogate, which no provider accepts"
+
+
+@dataclass(frozen=True)
+class RenderFailure:
+    """Why a row has no prompt. Never quotes a value of the row."""
+
+    reason: str
+
+
+class PromptRenderer(Protocol):
+    """Renders the rows of a batch, in order."""
+
+    columns: "tuple[str, ...]"
+    """The columns it reads."""
+
+    def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+        """One prompt, or the reason for none, a row."""
+        ...
+
+
+def check_template(prompt: Prompt, *, asset: str) -> None:
+    """Refuse a prompt that can never work. Raises ConfigurationError with the line of a syntax error."""
+    if callable(prompt):
+        return
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ConfigurationError(f"{asset}: prompt must be a template or a function of the row; it is empty.")
+    _parse(prompt, asset)
+
+
+def compile_prompt(prompt: Prompt, columns: pa.Schema, *, asset: str) -> PromptRenderer:
+    """A renderer for rows of these columns.
+
+    Raises InputError for a template that names a missing or a binary column, before anything is sent.
+    """
+    if callable(prompt):
+        return _Function(prompt, tuple(columns.names))
+    tree = _parse(prompt, asset)
+    names = sorted(meta.find_undeclared_variables(tree) - set(_environment().globals))
+    missing = [name for name in names if name not in columns.names]
+    if missing:
+        close = {m: difflib.get_close_matches(m, columns.names, 1) for m in missing}
+        hints = "".join(f" Did you mean {found[0]!r} for {name!r}?" for name, found in close.items() if found)
+        raise InputError(f"{asset}: the prompt names {missing}, and the input has only {columns.names}.{hints}")
+    for name in names:
+        if is_binary(columns.field(name).type):
+            raise InputError(
+                f"{asset}: the prompt names {name!r}, which is {columns.field(name).type} and has no text form. Decode it, "
+                "or base64-encode it, in the input table."
+            )
+    parts = _plain_parts(tree)
+    return _Concatenation(parts, tuple(names)) if parts is not None else _Template(prompt, tuple(names))
+
+
+def prompt_source(prompt: Prompt) -> str:
+    """The text of a prompt for digests: the template, or the function's source."""
+    if isinstance(prompt, str):
+        return prompt
+    try:
+        return inspect.getsource(prompt)
+    except (OSError, TypeError):
+        code = getattr(prompt, "__code__", None)
+        if code is not None:
+            return hashlib.sha256(code.co_code + repr(code.co_consts).encode()).hexdigest()
+        return f"{type(prompt).__module__}.{getattr(prompt, '__qualname__', type(prompt).__qualname__)}"
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    return ImmutableSandboxedEnvironment(
+        undefined=jinja2.StrictUndefined, finalize=text_of_defined, keep_trailing_newline=True, autoescape=False
+    )
+
+
+def text_of_defined(value: Any) -> Any:
+    """Jinja's finalize: our text forms, and undefined values left to raise."""
+    return value if isinstance(value, jinja2.Undefined) else text_of(value)
+
+
+def _parse(prompt: str, asset: str) -> nodes.Template:
+    try:
+        return _environment().parse(prompt)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigurationError(f"{asset}: the prompt template is wrong at line {error.lineno}: {error.message}") from None
+
+
+def _plain_parts(tree: nodes.Template) -> "list[tuple[bool, str]] | None":
+    """(is a column, text or column name) where the template holds nothing else, else None."""
+    parts: list[tuple[bool, str]] = []
+    for output in tree.body:
+        if not isinstance(output, nodes.Output):
+            return None
+        for node in output.nodes:
+            if isinstance(node, nodes.TemplateData):
+                parts.append((False, node.data))
+            elif isinstance(node, nodes.Name):
+                parts.append((True, node.name))
+            else:
+                return None
+    return parts
+
+
+def _checked(prompt: str) -> "str | RenderFailure":
+    if not prompt or prompt.isspace():
+        return RenderFailure(EMPTY)
+    if not prompt.isascii():
+        try:
+            prompt.encode()
+        except UnicodeEncodeError:
+            return RenderFailure(NOT_UNICODE)
+    return prompt
+
+
+class _Concatenation:
+    """Text and columns, joined."""
+
+    def __init__(self, parts: "list[tuple[bool, str]]", columns: "tuple[str, ...]") -> None:
+        self.columns = columns
+        self._form = "".join("{}" if is_column else text.replace("{", "{{").replace("}", "}}") for is_column, text in parts)
+        self._order = [text for is_column, text in parts if is_column]
+
+    def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+        if not self._order:
+            return [_checked(self._form.format())] * batch.num_rows
+        texts = {name: texts_of(batch.column(name)) for name in self.columns}
+        form = self._form.format
+        return [_checked(form(*values)) for values in zip(*(texts[name] for name in self._order), strict=True)]
+
+
+class _Template:
+    """A Jinja2 template of any kind."""
+
+    def __init__(self, prompt: str, columns: "tuple[str, ...]") -> None:
+        self.columns = columns
+        self._template = _environment().from_string(prompt)
+
+    def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+        values = [values_of(batch.column(name)) for name in self.columns]
+        rows = zip(*values, strict=True) if values else ((),) * batch.num_rows
+        return [self._one(dict(zip(self.columns, row, strict=True))) for row in rows]
+
+    def _one(self, row: "Mapping[str, Any]") -> "str | RenderFailure":
+        try:
+            return _checked(self._template.render(row))
+        except Exception as error:  # whatever a template does to one row is that row's failure alone
+            return RenderFailure(f"the prompt template failed ({type(error).__name__})")
+
+
+class _Function:
+    """A user's function of the row."""
+
+    def __init__(self, function: "Callable[[dict[str, Any]], str]", columns: "tuple[str, ...]") -> None:
+        self.columns = columns
+        self._function = function
+
+    def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+        values = [values_of(column) for column in batch.columns]
+        rows = zip(*values, strict=True) if values else ((),) * batch.num_rows
+        return [self._one(dict(zip(self.columns, row, strict=True))) for row in rows]
+
+    def _one(self, row: "dict[str, Any]") -> "str | RenderFailure":
+        try:
+            prompt = self._function(row)
+        except Exception as error:  # whatever the function does to one row is that row's failure alone
+            return RenderFailure(f"the prompt function failed ({type(error).__name__})")
+        if not isinstance(prompt, str):
+            return RenderFailure(f"the prompt function returned {type(prompt).__name__}, not text")
+        return _checked(prompt)

@@ -1,0 +1,222 @@
+"""Rows of OpenAI's result files: one line each, to one outcome. Both endpoints' bodies, told apart by what they hold."""
+
+import logging
+from typing import Any
+
+import msgspec
+
+from dagster_llmbatch.providers.contract import ErrorCategory, Outcome, OutcomeKind
+from dagster_llmbatch.providers.http import QUOTA_CODES
+
+logger = logging.getLogger(__name__)
+
+
+class _Error(msgspec.Struct):
+    code: Any = None
+    message: "str | None" = None
+    type: "str | None" = None
+
+
+class _TokenDetails(msgspec.Struct):
+    cached_tokens: "int | None" = None
+    cache_write_tokens: "int | None" = None
+    reasoning_tokens: "int | None" = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: "int | None" = None
+    output_tokens: "int | None" = None
+    prompt_tokens: "int | None" = None
+    completion_tokens: "int | None" = None
+    input_tokens_details: "_TokenDetails | None" = None
+    output_tokens_details: "_TokenDetails | None" = None
+    prompt_tokens_details: "_TokenDetails | None" = None
+    completion_tokens_details: "_TokenDetails | None" = None
+
+
+class _Part(msgspec.Struct):
+    type: "str | None" = None
+    text: "str | None" = None
+    refusal: "str | None" = None
+
+
+class _Item(msgspec.Struct):
+    type: "str | None" = None
+    content: "list[_Part] | None" = None
+
+
+class _Incomplete(msgspec.Struct):
+    reason: "str | None" = None
+
+
+class _Message(msgspec.Struct):
+    content: "str | None" = None
+    refusal: "str | None" = None
+
+
+class _Choice(msgspec.Struct):
+    message: "_Message | None" = None
+    finish_reason: "str | None" = None
+
+
+class _Body(msgspec.Struct):
+    model: "str | None" = None
+    status: "str | None" = None
+    error: "_Error | None" = None
+    incomplete_details: "_Incomplete | None" = None
+    output: "list[_Item] | None" = None
+    choices: "list[_Choice] | None" = None
+    usage: "_Usage | None" = None
+
+
+class _Response(msgspec.Struct):
+    status_code: "int | None" = None
+    body: "_Body | None" = None
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    response: "_Response | None" = None
+    error: "_Error | None" = None
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def read_row(line: bytes) -> "Outcome | None":
+    """One line of a result file; None, with a warning, where it cannot be read: its request ends up missing."""
+    try:
+        row = _decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        logger.warning("a result line of %d bytes cannot be read and is skipped.", len(line))
+        return None
+    if row.error is not None:
+        return _row_error(row.custom_id, row.error)
+    if row.response is None or row.response.body is None:
+        return Outcome(
+            row.custom_id,
+            OutcomeKind.PROVIDER_ERROR,
+            error_code="no_body",
+            error_category=ErrorCategory.UNKNOWN,
+            retryable=True,
+        )
+    status, body = row.response.status_code or 200, row.response.body
+    if status >= 300 or (body.error is not None and body.choices is None and not body.output):
+        return _http_error(row.custom_id, status, body.error or _Error())
+    if body.choices is not None:
+        return _chat(row.custom_id, body)
+    return _responses(row.custom_id, body)
+
+
+_ROW_ERRORS = {
+    "batch_expired": (OutcomeKind.EXPIRED, ErrorCategory.EXPIRED, True),
+    "batch_cancelled": (OutcomeKind.CANCELLED, ErrorCategory.CANCELLED, False),
+    "request_timeout": (OutcomeKind.PROVIDER_ERROR, ErrorCategory.API_TIMEOUT, True),
+}
+
+
+def _row_error(custom_id: str, error: _Error) -> Outcome:
+    code = None if error.code is None else str(error.code)
+    unknown = (OutcomeKind.PROVIDER_ERROR, ErrorCategory.UNKNOWN, True)
+    kind, category, retryable = _ROW_ERRORS.get(code or "", unknown)
+    return Outcome(
+        custom_id,
+        kind,
+        error_code=code,
+        error_message=error.message,
+        error_category=category,
+        retryable=retryable,
+    )
+
+
+def _http_error(custom_id: str, status: int, error: _Error) -> Outcome:
+    names = {str(name) for name in (error.code, error.type) if name}
+    code = next((str(name) for name in (error.code, error.type) if name), f"http_{status}")
+    category, retryable = _category(status, names)
+    return Outcome(
+        custom_id,
+        OutcomeKind.PROVIDER_ERROR,
+        error_code=code,
+        error_message=error.message,
+        error_category=category,
+        retryable=retryable,
+    )
+
+
+def _category(status: int, names: "set[str]") -> "tuple[ErrorCategory, bool]":
+    if names & QUOTA_CODES or status == 402:
+        return ErrorCategory.INSUFFICIENT_BALANCE, False
+    if "context_length_exceeded" in names:
+        return ErrorCategory.CONTEXT_OVERFLOW, False
+    if status == 429:
+        return ErrorCategory.RATE_LIMIT, True
+    if status == 408:
+        return ErrorCategory.API_TIMEOUT, True
+    if status in (401, 403):
+        return ErrorCategory.AUTH, False
+    if status == 409 or status >= 500 or status < 400:
+        return ErrorCategory.SERVER_ERROR, True
+    return ErrorCategory.CLIENT_ERROR, False
+
+
+def _chat(custom_id: str, body: _Body) -> Outcome:
+    choice = body.choices[0] if body.choices else None
+    if choice is None or choice.message is None:
+        return _replied(custom_id, body, OutcomeKind.EMPTY, None, None, None)
+    reason, message = choice.finish_reason, choice.message
+    if message.refusal or reason == "content_filter":
+        return _replied(custom_id, body, OutcomeKind.REFUSAL, message.content, reason, message.refusal)
+    if reason == "length":
+        return _replied(custom_id, body, OutcomeKind.TRUNCATED, message.content, reason, None)
+    kind = OutcomeKind.ANSWER if (message.content or "").strip() else OutcomeKind.EMPTY
+    return _replied(custom_id, body, kind, message.content, reason, None)
+
+
+def _responses(custom_id: str, body: _Body) -> Outcome:
+    texts: list[str] = []
+    refusals: list[str] = []
+    for item in body.output or ():
+        if item.type == "message":
+            for part in item.content or ():
+                if part.refusal:
+                    refusals.append(part.refusal)
+                elif part.text is not None:
+                    texts.append(part.text)
+    text = texts[0] if len(texts) == 1 else ("".join(texts) if texts else None)
+    if body.status == "incomplete":
+        reason = body.incomplete_details.reason if body.incomplete_details else None
+        kind = OutcomeKind.REFUSAL if reason == "content_filter" else OutcomeKind.TRUNCATED
+        return _replied(custom_id, body, kind, text, reason or "incomplete", None)
+    if body.status in ("failed", "cancelled"):
+        error = body.error or _Error(code=body.status)
+        return _http_error(custom_id, 500, error)
+    if refusals:
+        return _replied(custom_id, body, OutcomeKind.REFUSAL, text, body.status, "".join(refusals))
+    kind = OutcomeKind.ANSWER if (text or "").strip() else OutcomeKind.EMPTY
+    return _replied(custom_id, body, kind, text, body.status, None)
+
+
+def _replied(
+    custom_id: str,
+    body: _Body,
+    kind: OutcomeKind,
+    text: "str | None",
+    finish_reason: "str | None",
+    refusal: "str | None",
+) -> Outcome:
+    usage = body.usage or _Usage()
+    given = usage.input_tokens_details or usage.prompt_tokens_details or _TokenDetails()
+    made = usage.output_tokens_details or usage.completion_tokens_details or _TokenDetails()
+    return Outcome(
+        custom_id,
+        kind,
+        text=text,
+        finish_reason=finish_reason,
+        refusal=refusal,
+        model=body.model,
+        input_tokens=usage.input_tokens if usage.input_tokens is not None else usage.prompt_tokens,
+        output_tokens=usage.output_tokens if usage.output_tokens is not None else usage.completion_tokens,
+        cached_tokens=given.cached_tokens,
+        cache_write_tokens=given.cache_write_tokens,
+        reasoning_tokens=made.reasoning_tokens,
+    )

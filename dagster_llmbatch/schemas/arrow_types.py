@@ -7,7 +7,7 @@
     string, format duration               duration[us]
     integer                               int64
     number                                float64
-    number or decimal text (Decimal)      decimal128(38, 9)
+    string, format decimal (Decimal)      decimal128(38, 9)
     boolean                               bool
     enum, const                           string, int64, double or bool, where all values are of that type
     array                                 list
@@ -38,6 +38,7 @@ _FORMATS = {
     "date-time": TIMESTAMP,
     "time": pa.time64("us"),
     "duration": pa.duration("us"),
+    "decimal": DECIMAL,
 }
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 INT64 = range(-(2**63), 2**63)
@@ -76,9 +77,6 @@ def arrow_field(name: str, node: "Mapping[str, Any]", root: "Mapping[str, Any]",
 
 def _union(name: str, options: Any, root: "Mapping[str, Any]", seen: "tuple[str, ...]") -> pa.Field:
     others = [o for o in options if resolve(o, root).get("type") != "null"]
-    kinds = {str(o.get("type")) for o in others}
-    if kinds == {"number", "string"} and any("pattern" in o for o in others if o.get("type") == "string"):
-        return pa.field(name, DECIMAL)  # how pydantic writes a Decimal
     fields = [arrow_field(name, option, root, seen) for option in others]
     if fields and all(f.equals(fields[0], check_metadata=True) for f in fields):
         return fields[0]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
 
 from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.schemas.arrow_types import arrow_field
@@ -62,7 +63,7 @@ class OutputSchema:
             raise ConfigurationError(
                 f"{where}output must be a pydantic model class, a JSON Schema dict or None, not {output!r}."
             )
-        return cls._of_schema(output.model_json_schema(mode="validation"), output.__name__, output, asset)
+        return cls._of_schema(model_schema(output), output.__name__, output, asset)
 
     @classmethod
     def _of_schema(
@@ -128,6 +129,18 @@ class OutputSchema:
         """The kept form back. It validates by the stored JSON Schema: a model's own validators are code, not data."""
         arrow_schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["arrow_schema"])))
         return cls(stored["name"], stored["json_schema"], stored["portable"], arrow_schema, tuple(stored["keys"]))
+
+
+class _ExactDecimals(GenerateJsonSchema):
+    """Asks for a Decimal as text: a JSON number may have lost digits before we see it."""
+
+    def decimal_schema(self, schema: Any) -> "dict[str, Any]":
+        return {"type": "string", "format": "decimal", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}
+
+
+def model_schema(model: "type[BaseModel]") -> "dict[str, Any]":
+    """The JSON Schema of a pydantic model, as we ask for it."""
+    return model.model_json_schema(mode="validation", schema_generator=_ExactDecimals)
 
 
 def _field_names(model: "type[BaseModel] | None", keys: "tuple[str, ...]") -> "tuple[str, ...]":

@@ -1,0 +1,56 @@
+"""A simulator in this process, for tests and demos."""
+
+import socket
+import threading
+import time
+from types import TracebackType
+
+import uvicorn
+
+from dagster_llmbatch.simulator.app import build_app
+from dagster_llmbatch.simulator.book import Book
+from dagster_llmbatch.simulator.clock import Clock
+from dagster_llmbatch.simulator.faults import Faults
+from dagster_llmbatch.simulator.store import Store
+
+START_TIMEOUT = 20.0
+
+
+class SimulatorServer:
+    """`with SimulatorServer() as simulator:` serves OpenAI's wire at `simulator.base_url` from a thread.
+
+    Args:
+        batch_seconds: seconds from a batch's create to its end; 0: it has ended at the next poll.
+        port: 0 takes a free one.
+        frozen: the clock moves by `clock.advance` only.
+    """
+
+    def __init__(
+        self, *, batch_seconds: float = 0.0, host: str = "127.0.0.1", port: int = 0, frozen: bool = False
+    ) -> None:
+        self.clock = Clock(frozen=frozen)
+        self.faults = Faults()
+        self.book = Book()
+        self.store = Store(self.clock, self.faults, self.book, batch_seconds=batch_seconds)
+        self._socket = socket.create_server((host, port))
+        self.port = self._socket.getsockname()[1]
+        self.base_url = f"http://{host}:{self.port}/v1"
+        config = uvicorn.Config(build_app(self.store), log_level="warning", lifespan="off")
+        self.server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+
+    def __enter__(self) -> "SimulatorServer":
+        self._thread.start()
+        ends = time.monotonic() + START_TIMEOUT
+        while not self.server.started:
+            if time.monotonic() > ends:
+                raise TimeoutError("the simulator did not start")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(
+        self, _kind: "type[BaseException] | None", _error: "BaseException | None", _trace: "TracebackType | None"
+    ) -> None:
+        self.server.should_exit = True
+        self._thread.join(START_TIMEOUT)
+        self._socket.close()

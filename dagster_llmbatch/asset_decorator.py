@@ -1,6 +1,7 @@
 """`@llm_batch_asset` and `build_llm_batch_asset`: a function that returns rows, or an upstream asset, into an LLM asset."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,11 +11,11 @@ from pydantic import BaseModel
 from dagster_llmbatch import metadata
 from dagster_llmbatch.core.prompt import check_template
 from dagster_llmbatch.core.recipe import Recipe
+from dagster_llmbatch.dagster_internals import resource_parameters
 from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.io_manager import ParquetIOManager
 from dagster_llmbatch.partition_run import LLMBatchAsset, Wait, run_partition
 from dagster_llmbatch.providers.registry import parse_model
-from dagster_llmbatch.resource import LLMBatchResource
 from dagster_llmbatch.schemas.output import OutputSchema
 
 IO_MANAGER_KEY = "llm_batch_parquet_io_manager"
@@ -24,7 +25,6 @@ WARN_ABOVE, FAIL_ABOVE = "llmbatch/warn_above", "llmbatch/fail_above"
 RESOURCE_KEY = "llm_batch"
 
 Policy = Literal["auto", "batch"]
-Key = "dg.AssetSpec | dg.AssetKey | str | Sequence[str]"
 
 
 def llm_batch_asset(
@@ -125,12 +125,15 @@ def llm_batch_asset(
             code_version=code_version or spec.code_version or recipe.code_version(),
             **{k: v for k, v in changes.items() if v is not None},
         ).with_io_manager_key(io_manager_key or IO_MANAGER_KEY)
-        return dg.multi_asset(
+        return _quiet_multi_asset(
             name=spec.key.to_python_identifier(),
             specs=[spec],
-            ins=found_ins,
+            # the dep carries the partition mapping: Dagster wants it in one place
+            ins={name: given._replace(partition_mapping=None) for name, given in found_ins.items()},
             can_subset=True,
             backfill_policy=dg.BackfillPolicy.multi_run(1),
+            # Dagster takes resources as arguments or as keys, not both; a resource brought along counts as a key
+            required_resource_keys={resource_key, *resource_parameters(function)},
             resource_defs={} if io_manager_key else {IO_MANAGER_KEY: DEFAULT_IO_MANAGER},
             pool=pool,
             op_tags=op_tags,
@@ -161,6 +164,13 @@ def build_llm_batch_asset(
     rows.__doc__ = None
     upstream = input if isinstance(input, dg.AssetIn) else dg.AssetIn(key=_upstream_key(input))
     return llm_batch_asset(asset, ins={"rows": upstream}, **options)(rows)
+
+
+def _quiet_multi_asset(**options: Any) -> "Callable[[Callable[..., Any]], dg.AssetsDefinition]":
+    with warnings.catch_warnings():
+        # bringing a resource along is beta in Dagster 1.13; our tests say when it changes
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        return dg.multi_asset(**options)
 
 
 _KINDS = {"openai": ("openai",)}
@@ -207,56 +217,44 @@ def _ins(
     function: "Callable[..., Any]", ins: "Mapping[str, dg.AssetIn]", resource_key: str
 ) -> "dict[str, dg.AssetIn]":
     """An AssetIn for each parameter that is an upstream asset, as Dagster reads a function."""
+    others = {"context", "config", resource_key, *resource_parameters(function)}
     found: dict[str, dg.AssetIn] = {}
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name in ("context", "config", resource_key) or _is_resource(parameter.annotation):
-            continue
-        given = ins.get(parameter.name, dg.AssetIn())
-        key = given.key or dg.AssetKey([*(given.key_prefix or []), parameter.name])
-        found[parameter.name] = given._replace(key=key, key_prefix=None)
+    for name in inspect.signature(function).parameters:
+        if name not in others:
+            given = ins.get(name, dg.AssetIn())
+            found[name] = given._replace(key=given.key or dg.AssetKey([*(given.key_prefix or []), name]), key_prefix=None)
     unknown = set(ins) - set(found)
     if unknown:
         raise ConfigurationError(f"{function.__name__}: ins names {sorted(unknown)}, which are no parameters of it.")
     return found
 
 
-def _is_resource(annotation: Any) -> bool:
-    origin = getattr(annotation, "__origin__", annotation)
-    if origin is dg.ResourceParam or dg.ResourceParam in getattr(annotation, "__metadata__", ()):
-        return True
-    metadata_of = getattr(annotation, "__metadata__", ())
-    if any(str(value) == "resource_param" for value in metadata_of):
-        return True
-    return inspect.isclass(origin) and issubclass(origin, dg.ConfigurableResource)
-
-
 def _deps(ins: "Mapping[str, dg.AssetIn]") -> "list[dg.AssetDep]":
-    return [dg.AssetDep(given.key, partition_mapping=given.partition_mapping) for given in ins.values()]
+    return [dg.AssetDep(given.key, partition_mapping=given.partition_mapping) for given in ins.values() if given.key]
 
 
 def _body(
     function: "Callable[..., Any]", asset: LLMBatchAsset, resource_key: str
 ) -> "Callable[..., Any]":
-    """The function Dagster runs: the user's parameters, our context and resource, and the line in place of the body."""
+    """The function Dagster runs: the user's parameters but resources, and the line in place of the body."""
     signature = inspect.signature(function)
     takes_context = "context" in signature.parameters
-    takes_resource = resource_key in signature.parameters
+    resources = resource_parameters(function)
+    if resource_key in signature.parameters:
+        resources |= {resource_key}
 
     def body(context: dg.AssetExecutionContext, **given: Any) -> Any:
-        resource = given[resource_key] if takes_resource else given.pop(resource_key)
-
         def load_rows() -> Any:
-            return function(context, **given) if takes_context else function(**given)
+            filled = given | {name: getattr(context.resources, name) for name in resources}
+            return function(context, **filled) if takes_context else function(**filled)
 
-        yield from run_partition(context, asset, resource, load_rows)
+        yield from run_partition(context, asset, getattr(context.resources, resource_key), load_rows)
 
-    kinds = inspect.Parameter.KEYWORD_ONLY
-    first = inspect.Parameter(
-        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=dg.AssetExecutionContext
-    )
-    others = [p.replace(kind=kinds) for p in signature.parameters.values() if p.name not in ("context", resource_key)]
-    own = inspect.Parameter(resource_key, kinds, annotation=LLMBatchResource)
-    parameters = [first, *others, own]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter("context", kind, annotation=dg.AssetExecutionContext)]
+    parameters += [
+        p.replace(kind=kind) for p in signature.parameters.values() if p.name != "context" and p.name not in resources
+    ]
     body.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     body.__annotations__ = {p.name: p.annotation for p in parameters if p.annotation is not inspect.Parameter.empty}
     body.__name__ = function.__name__

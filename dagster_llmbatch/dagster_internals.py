@@ -4,11 +4,12 @@ Checked against Dagster 1.13.26 to 1.13.28; `test_dagster_internals` says which 
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 
 import dagster as dg
 from dagster._core.definitions.assets.job.asset_job import IMPLICIT_ASSET_JOB_NAME
 from dagster._core.definitions.repository_definition import RepositoryDefinition
+from dagster._core.definitions.resource_annotation import get_resource_args
 from dagster._core.errors import DagsterRunAlreadyExists
 from dagster._core.events import DagsterEvent
 from dagster._core.execution.api import create_execution_plan
@@ -48,6 +49,11 @@ PARTITION_TAG = PARTITION_NAME_TAG
 SET_BY_DAGSTER = frozenset({PARTITION_NAME_TAG, "dagster/partition_set", ".dagster/repository", ".dagster/agent_id"})
 """Tags that Dagster sets on every run it creates for a request: handed in as well they would be refused or doubled."""
 SUSPENDED = DagsterRunStatus.SUSPENDED
+
+
+def resource_parameters(function: "Callable[..., object]") -> "frozenset[str]":
+    """The parameters of a function that Dagster fills with resources."""
+    return frozenset(parameter.name for parameter in get_resource_args(function))
 
 
 def planned_assets(context: dg.AssetExecutionContext) -> "frozenset[dg.AssetKey]":

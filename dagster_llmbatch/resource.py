@@ -13,6 +13,7 @@ from dagster_llmbatch import dagster_internals as internals
 from dagster_llmbatch.core.advance import Workplace
 from dagster_llmbatch.core.pricing import Price, PriceBook
 from dagster_llmbatch.core.recipe import Policy
+from dagster_llmbatch.core.results import Price as OutcomePrice
 from dagster_llmbatch.errors import LedgerNotDurableError, LLMBatchError, MissingApiKeyError
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
@@ -160,23 +161,19 @@ class LLMBatchResource(dg.ConfigurableResource):
                 "PostgreSQL URL and storage_path an object store such as s3://bucket/llmbatch."
             )
 
-    def _price(self, provider: str) -> "Callable[[Mapping[str, Any]], float | None]":
-        overrides = {
-            name: Price(input=p.input, output=p.output, cached=p.cached) for name, p in self.prices.items()
-        }
-        book = PriceBook(overrides)
+    def _price(self, provider: str) -> OutcomePrice:
+        book = PriceBook({n: Price(input=p.input, output=p.output, cached=p.cached) for n, p in self.prices.items()})
 
-        def price(outcome: "Mapping[str, Any]") -> "float | None":
-            return book.price(
-                provider,
-                outcome["model"] or "",
-                input_tokens=outcome["input_tokens"],
-                output_tokens=outcome["output_tokens"],
-                cached_tokens=outcome["cached_tokens"],
-                cache_write_tokens=outcome["cache_write_tokens"],
-            )
+        def price(asked_for: str, outcome: "Mapping[str, Any]") -> "float | None":
+            tokens = {name: outcome[name] for name in PRICED_TOKENS}
+            # a provider answers with a dated snapshot, which the price list may not know yet
+            found = book.price(provider, outcome["model"] or asked_for, **tokens)
+            return book.price(provider, asked_for, **tokens) if found is None else found
 
         return price
+
+
+PRICED_TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens")
 
 
 def _is_local(place: str) -> bool:

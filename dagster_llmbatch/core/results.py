@@ -46,8 +46,8 @@ STATUSES = (SUCCEEDED, FAILED, REVIEW)
 SAMPLES = 5
 """Row ids kept as examples for each error name."""
 
-Price = Callable[[Mapping[str, Any]], "float | None"]
-"""The USD an outcome (a row of the outcomes segment) cost, or None where the price or the tokens are unknown."""
+Price = Callable[[str, Mapping[str, Any]], "float | None"]
+"""(the model asked for, an outcome as in the outcomes segment) to the USD it cost; None where price or tokens are unknown."""
 
 
 @dataclass
@@ -207,7 +207,7 @@ class ResultsWriter:
                 summary.unknown_tokens += 1
             for name in TOKEN_FIELDS:
                 tokens[name] += outcome[name] or 0
-            price = self._price(outcome)
+            price = self._price(self._entry.settings["template"]["model"], outcome)
             known = known and price is not None
             total += price or 0.0
         summary.cost_usd += total

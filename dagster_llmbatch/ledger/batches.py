@@ -225,9 +225,9 @@ class Batches:
         with self.database.read() as connection:
             return [_batch(row) for row in connection.execute(asked).mappings()]
 
-    def _change(self, batch_id: str, phases: "tuple[str, ...]", **values: Any) -> bool:
+    def _change(self, record_id: str, phases: "tuple[str, ...]", **values: Any) -> bool:
         changed = (
-            sa.update(batches).where(batches.c.id == batch_id, batches.c.phase.in_(phases)).values(**values)
+            sa.update(batches).where(batches.c.id == record_id, batches.c.phase.in_(phases)).values(**values)
         )
         with self.database.write() as connection:
             return connection.execute(changed).rowcount == 1

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from dagster_llmbatch import dagster_internals as internals
 from dagster_llmbatch import metadata
 from dagster_llmbatch.asset_decorator import FAIL_ABOVE, RESOURCE_KEY, WARN_ABOVE
 from dagster_llmbatch.core.results import FAILED, REVIEW, SUCCEEDED
@@ -40,7 +41,7 @@ def build_llm_batch_checks(
 
     def evaluate(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         resource: LLMBatchResource = getattr(context.resources, resource_key)
-        partition = context.partition_key if context.has_partition_key else ""
+        partition = internals.partition_of(context.run) or ""
         key = EntryKey(resource.namespace, spec.key.to_user_string(), partition)
         with failures(), resource.ledger(context.instance) as (ledger, _):
             entry = ledger.published_entry(key)

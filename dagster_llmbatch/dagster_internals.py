@@ -17,6 +17,8 @@ from dagster._core.run_coordinator import QueuedRunCoordinator
 from dagster._core.snap import snapshot_from_execution_plan
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES, DagsterRunStatus
 from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
     AUTO_RETRY_RUN_ID_TAG,
     BACKFILL_ID_TAG,
     PARENT_RUN_ID_TAG,
@@ -46,7 +48,7 @@ RETRY_TAGS = frozenset(
 
 BACKFILL_TAG = BACKFILL_ID_TAG
 PARTITION_TAG = PARTITION_NAME_TAG
-SET_BY_DAGSTER = frozenset({PARTITION_NAME_TAG, "dagster/partition_set", ".dagster/repository", ".dagster/agent_id"})
+SET_BY_DAGSTER = frozenset({PARTITION_NAME_TAG, ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG, "dagster/partition_set", ".dagster/repository", ".dagster/agent_id"})
 """Tags that Dagster sets on every run it creates for a request: handed in as well they would be refused or doubled."""
 SUSPENDED = DagsterRunStatus.SUSPENDED
 
@@ -54,6 +56,29 @@ SUSPENDED = DagsterRunStatus.SUSPENDED
 def resource_parameters(function: "Callable[..., object]") -> "frozenset[str]":
     """The parameters of a function that Dagster fills with resources."""
     return frozenset(parameter.name for parameter in get_resource_args(function))
+
+
+def partition_of(run: dg.DagsterRun) -> "str | None":
+    """The one partition of a run; '' for an unpartitioned run; None for a range of several."""
+    start, end = run.tags.get(ASSET_PARTITION_RANGE_START_TAG), run.tags.get(ASSET_PARTITION_RANGE_END_TAG)
+    if start is None:
+        return run.tags.get(PARTITION_NAME_TAG, "")
+    return start if start == end else None
+
+
+def single_partition_tags(
+    tags: "Mapping[str, str]", partitions_def: "dg.PartitionsDefinition | None"
+) -> "dict[str, str]":
+    """Tags with a range of one partition, as a backfill sets them, turned into that partition's own.
+
+    In a ranged run Dagster records partitioned checks without a partition.
+    """
+    found = dict(tags)
+    start = found.pop(ASSET_PARTITION_RANGE_START_TAG, None)
+    found.pop(ASSET_PARTITION_RANGE_END_TAG, None)
+    if start is not None and partitions_def is not None:
+        found |= partitions_def.get_tags_for_partition_key(start)
+    return found
 
 
 def planned_assets(context: dg.AssetExecutionContext) -> "frozenset[dg.AssetKey]":

@@ -74,12 +74,13 @@ def run_partition(
 
 
 def _partition(context: dg.AssetExecutionContext, asset: LLMBatchAsset) -> str:
-    if not context.has_partition_key and context.has_partition_key_range:
+    partition = internals.partition_of(context.run)
+    if partition is None:
         raise ConfigurationError(
             f"{asset.recipe.asset}: this run covers a range of partitions. LLM batch assets run one partition a run; "
             "launch the backfill with one run per partition (BackfillPolicy.multi_run(1), the default)."
         )
-    return context.partition_key if context.has_partition_key else ""
+    return partition
 
 
 def _how_to_wait(

@@ -42,7 +42,8 @@ def suspend(context: dg.AssetExecutionContext, *, entry_id: str) -> str:
     run, repository, instance = context.run, context.repository_def, context.instance
     planned = internals.planned_assets(context)
     assets = internals.downstream_of(repository, llm_batch_assets(repository) & planned, planned)
-    tags = continuation_tags(run) | {ENTRY_TAG: entry_id}
+    partitions_def = repository.asset_graph.get(context.assets_def.key).partitions_def
+    tags = internals.single_partition_tags(continuation_tags(run), partitions_def) | {ENTRY_TAG: entry_id}
     run_id = internals.derived_run_id(run.root_run_id or run.run_id, "continuation")
     while True:
         created = internals.create_suspended_run(
@@ -255,7 +256,7 @@ class Waker:
         return dg.RunRequest(
             run_key=key,
             asset_selection=sorted(wanted),
-            partition_key=tags.get(internals.PARTITION_TAG),
+            partition_key=internals.partition_of(run) or None,
             tags={k: v for k, v in tags.items() if k not in internals.SET_BY_DAGSTER},
         )
 

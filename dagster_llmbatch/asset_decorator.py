@@ -213,16 +213,16 @@ def _recipe(
     )
 
 
-def _ins(
-    function: "Callable[..., Any]", ins: "Mapping[str, dg.AssetIn]", resource_key: str
-) -> "dict[str, dg.AssetIn]":
+def _ins(function: "Callable[..., Any]", ins: "Mapping[str, dg.AssetIn]", resource_key: str) -> "dict[str, dg.AssetIn]":
     """An AssetIn for each parameter that is an upstream asset, as Dagster reads a function."""
     others = {"context", "config", resource_key, *resource_parameters(function)}
     found: dict[str, dg.AssetIn] = {}
     for name in inspect.signature(function).parameters:
         if name not in others:
             given = ins.get(name, dg.AssetIn())
-            found[name] = given._replace(key=given.key or dg.AssetKey([*(given.key_prefix or []), name]), key_prefix=None)
+            found[name] = given._replace(
+                key=given.key or dg.AssetKey([*(given.key_prefix or []), name]), key_prefix=None
+            )
     unknown = set(ins) - set(found)
     if unknown:
         raise ConfigurationError(f"{function.__name__}: ins names {sorted(unknown)}, which are no parameters of it.")
@@ -233,9 +233,7 @@ def _deps(ins: "Mapping[str, dg.AssetIn]") -> "list[dg.AssetDep]":
     return [dg.AssetDep(given.key, partition_mapping=given.partition_mapping) for given in ins.values() if given.key]
 
 
-def _body(
-    function: "Callable[..., Any]", asset: LLMBatchAsset, resource_key: str
-) -> "Callable[..., Any]":
+def _body(function: "Callable[..., Any]", asset: LLMBatchAsset, resource_key: str) -> "Callable[..., Any]":
     """The function Dagster runs: the user's parameters but resources, and the line in place of the body."""
     signature = inspect.signature(function)
     takes_context = "context" in signature.parameters

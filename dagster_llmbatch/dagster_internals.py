@@ -48,7 +48,16 @@ RETRY_TAGS = frozenset(
 
 BACKFILL_TAG = BACKFILL_ID_TAG
 PARTITION_TAG = PARTITION_NAME_TAG
-SET_BY_DAGSTER = frozenset({PARTITION_NAME_TAG, ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG, "dagster/partition_set", ".dagster/repository", ".dagster/agent_id"})
+SET_BY_DAGSTER = frozenset(
+    {
+        PARTITION_NAME_TAG,
+        ASSET_PARTITION_RANGE_START_TAG,
+        ASSET_PARTITION_RANGE_END_TAG,
+        "dagster/partition_set",
+        ".dagster/repository",
+        ".dagster/agent_id",
+    }
+)
 """Tags that Dagster sets on every run it creates for a request: handed in as well they would be refused or doubled."""
 SUSPENDED = DagsterRunStatus.SUSPENDED
 
@@ -177,9 +186,7 @@ def failed_before_first_step(instance: dg.DagsterInstance, run: dg.DagsterRun) -
     return run.status is DagsterRunStatus.FAILURE and not instance.get_run_step_stats(run.run_id)
 
 
-def materialized_and_gated(
-    instance: dg.DagsterInstance, run_id: str
-) -> "tuple[set[dg.AssetKey], set[dg.AssetKey]]":
+def materialized_and_gated(instance: dg.DagsterInstance, run_id: str) -> "tuple[set[dg.AssetKey], set[dg.AssetKey]]":
     """(assets a run materialized, assets whose blocking check failed in it)."""
     materialized: set[dg.AssetKey] = set()
     gated: set[dg.AssetKey] = set()

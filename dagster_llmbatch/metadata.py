@@ -45,7 +45,9 @@ def column_schema(schema: pa.Schema) -> dg.TableSchema:
     )
 
 
-def submitted(entry: Entry, batches: "Sequence[BatchRecord]", *, reason: str, notes: "Sequence[str]") -> "dict[str, Any]":
+def submitted(
+    entry: Entry, batches: "Sequence[BatchRecord]", *, reason: str, notes: "Sequence[str]"
+) -> "dict[str, Any]":
     """Metadata of the observation that mirrors a submit: handles, counts and deadline."""
     real = [b for b in batches if b.wave > 0]
     deadlines = [b.deadline for b in real if b.deadline is not None]
@@ -89,7 +91,13 @@ def percent_done(batches: "Sequence[BatchRecord]") -> float:
 
 
 def published(
-    entry: Entry, batches: "Sequence[BatchRecord]", *, schema: pa.Schema, lane_reason: str, replayed: bool, notes: "Sequence[str]"
+    entry: Entry,
+    batches: "Sequence[BatchRecord]",
+    *,
+    schema: pa.Schema,
+    lane_reason: str,
+    replayed: bool,
+    notes: "Sequence[str]",
 ) -> "dict[str, Any]":
     """Metadata of the materialization."""
     summary = entry.summary or {}

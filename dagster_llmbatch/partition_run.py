@@ -160,9 +160,7 @@ def _suspend(
     context.log.info("%s: %s. Run %s continues it.", key, progress.reason, continuation)
 
 
-def _observation(
-    asset: LLMBatchAsset, key: EntryKey, progress: Waiting, notes: "list[str]"
-) -> dg.AssetObservation:
+def _observation(asset: LLMBatchAsset, key: EntryKey, progress: Waiting, notes: "list[str]") -> dg.AssetObservation:
     return dg.AssetObservation(
         asset.key,
         partition=key.partition_key or None,

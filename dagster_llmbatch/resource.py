@@ -192,5 +192,3 @@ def failures() -> "Iterator[None]":
             metadata={"llmbatch/error": type(error).__name__},
             allow_retries=error.retryable,
         ) from error
-
-

@@ -211,4 +211,5 @@ def _line(entry: Entry, batch: BatchRecord) -> str:
     hours = (time.time() - batch.intent_at) / 3600
     done = (batch.completed or 0) + (batch.failed or 0)
     where = f"{entry.key.asset_key} {entry.key.partition_key}".strip()
-    return f"{where}: {batch.batch_id or 'not submitted'} {batch.provider_state or batch.phase.value} {done}/{batch.request_count}, {hours:.1f} h"
+    state = batch.provider_state or batch.phase.value
+    return f"{where}: {batch.batch_id or 'not submitted'} {state} {done}/{batch.request_count}, {hours:.1f} h"

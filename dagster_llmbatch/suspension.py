@@ -194,9 +194,7 @@ class Waker:
         below_gated = internals.downstream_of(self.repository, gated, planned) - gated
         return wanted - ((below_failed | below_gated) - group.assets)
 
-    def _replace(
-        self, group: Group, old: dg.DagsterRun, wanted: "frozenset[dg.AssetKey]", why: str
-    ) -> dg.DagsterRun:
+    def _replace(self, group: Group, old: dg.DagsterRun, wanted: "frozenset[dg.AssetKey]", why: str) -> dg.DagsterRun:
         """Another continuation in an old one's place: the new one first, so that a backfill never sees none."""
         new_id = internals.derived_run_id(old.run_id, why)
         internals.create_suspended_run(
@@ -222,7 +220,9 @@ class Waker:
         """Its wait is over. One that failed before its first step, such as at a broken deploy, is made again."""
         if not internals.is_finished(continuation):
             return Tended(Became.WOKEN)
-        if internals.failed_before_first_step(self.instance, continuation) and not internals.will_be_retried(continuation):
+        if internals.failed_before_first_step(self.instance, continuation) and not internals.will_be_retried(
+            continuation
+        ):
             name = f"made-again-{continuation.run_id}"
             made = int(self.ledger.note(name) or 0)
             if made < MADE_AGAIN:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagster_llmbatch.schemas.output import OutputSchema
 from typing_extensions import assert_never
 
 from dagster_llmbatch.core.collect import collect
@@ -44,6 +43,7 @@ from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry, Entr
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
 from dagster_llmbatch.providers.contract import BatchProvider
+from dagster_llmbatch.schemas.output import OutputSchema
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +230,9 @@ class _Line:
             predecessor = ledger.entry(entry.predecessor_id)
             older = ledger.batches(predecessor.id)
         full = [b.ended_at or 0.0 for b in batches if b.status and b.status.get("queue_full")]
-        situation = Situation(entry, batches, lambda: self._count(situation), predecessor, older, max(full, default=None))
+        situation = Situation(
+            entry, batches, lambda: self._count(situation), predecessor, older, max(full, default=None)
+        )
         return situation
 
     def _count(self, situation: Situation) -> Any:
@@ -250,9 +252,7 @@ class _Line:
     def _submitter(self, entry: Entry) -> Submitter:
         work = self._work
         owner = Owner(self._run_id, self._fences[entry.id])
-        return Submitter(
-            entry, owner, work.provider, work.ledger, work.segments, work.policy, work.now, work.sleep
-        )
+        return Submitter(entry, owner, work.provider, work.ledger, work.segments, work.policy, work.now, work.sleep)
 
     def _collect(self, batch: BatchRecord) -> None:
         work = self._work
@@ -304,9 +304,10 @@ class _Line:
             run_id=self._run_id,
         )
         name = writer.write()
-        if not work.ledger.publish(
-            entry.id, results_segment=name, summary=writer.summary.to_json(), now=work.now()
-        ) and work.ledger.entry(entry.id).state is not EntryState.PUBLISHED:
+        if (
+            not work.ledger.publish(entry.id, results_segment=name, summary=writer.summary.to_json(), now=work.now())
+            and work.ledger.entry(entry.id).state is not EntryState.PUBLISHED
+        ):
             raise LedgerError(f"{entry.key.asset_key}: entry {entry.id} could not be published.")
 
 

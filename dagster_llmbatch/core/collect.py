@@ -115,9 +115,7 @@ def _without_result(custom_id: str, status: BatchStatus) -> Outcome:
             custom_id, OutcomeKind.EXPIRED, error_category=ErrorCategory.EXPIRED, error_code="expired", retryable=True
         )
     if status.state is BatchState.CANCELLED:
-        return Outcome(
-            custom_id, OutcomeKind.CANCELLED, error_category=ErrorCategory.CANCELLED, error_code="cancelled"
-        )
+        return Outcome(custom_id, OutcomeKind.CANCELLED, error_category=ErrorCategory.CANCELLED, error_code="cancelled")
     gone = status.provider_state == GONE
     return Outcome(
         custom_id,

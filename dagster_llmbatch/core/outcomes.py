@@ -1,19 +1,19 @@
 """Outcomes as columns: the segment that a collected batch leaves in the ledger, sorted by row.
 
-    row int64            row number in the plan, from 0
-    custom_id string     the request's
-    attempt int32        1 for the first time the row was sent
-    counted bool         whether the attempt counts against max_attempts
-    kind ... retryable   as in providers.contract.Outcome
-    batch_id string      the provider's batch
-    lane string          batch, or reused where an older generation paid for it
+row int64            row number in the plan, from 0
+custom_id string     the request's
+attempt int32        1 for the first time the row was sent
+counted bool         whether the attempt counts against max_attempts
+kind ... retryable   as in providers.contract.Outcome
+batch_id string      the provider's batch
+lane string          batch, or reused where an older generation paid for it
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers.contract import Outcome, OutcomeKind
@@ -91,7 +91,7 @@ class OutcomeCursor:
             batch = self._rest if self._rest is not None else next(self._batches, None)
             if batch is None:
                 return found
-            before = pc.sum(pc.less(batch.column("row"), row)).as_py() or 0
+            before = int(np.searchsorted(batch.column("row").to_numpy(), row))
             found += batch.slice(0, before).to_pylist()
             self._rest = batch.slice(before) if before < batch.num_rows else None
             if self._rest is not None:

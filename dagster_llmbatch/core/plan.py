@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from dagster_llmbatch.core.prompt import PromptRenderer, RenderFailure, compile_prompt
 
 from dagster_llmbatch.core.identity import Fingerprints, canonical_json, digest
+from dagster_llmbatch.core.prompt import PromptRenderer, RenderFailure, compile_prompt
 from dagster_llmbatch.core.recipe import FORMAT_VERSION, Recipe
 from dagster_llmbatch.core.tables import open_rows
 from dagster_llmbatch.errors import InputError
@@ -186,7 +187,7 @@ def _row_ids(block: pa.RecordBatch, id_column: "str | None", first: int, where: 
         return pa.array([str(first + i) for i in range(block.num_rows)], pa.string())
     ids = block.column(id_column)
     if ids.null_count:
-        rows = [first + i for i in pc.indices_nonzero(pc.is_null(ids)).slice(0, EXAMPLES).to_pylist()]
+        rows = [first + i for i in np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False))[:EXAMPLES].tolist()]
         raise InputError(
             f"{where}: {ids.null_count} or more rows have no {id_column!r} (row numbers from 0: {rows}). Every row needs "
             "an id of its own; filter them out or fill them in."
@@ -205,10 +206,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _refuse_repeated(ids: pa.ChunkedArray, id_column: str, where: str) -> None:
-    if pc.count_distinct(ids).as_py() == len(ids):
+    if len(ids.unique()) == len(ids):
         return
     counts = ids.value_counts()
-    repeated = counts.filter(pc.greater(counts.field("counts"), 1))
+    repeated = counts.filter(pa.array(counts.field("counts").to_numpy() > 1))
     examples = repeated.field("values").slice(0, EXAMPLES).to_pylist()
     raise InputError(
         f"{where}: {len(repeated)} ids in {id_column!r} stand on more than one row, such as {examples}. Every row needs "

@@ -70,6 +70,4 @@ def status_of(batch: BatchRecord) -> BatchStatus:
     """The status recorded last."""
     if batch.status is None:
         raise AssertionError(f"batch record {batch.id} has no status")
-    return BatchStatus(
-        **batch.status | {"handle": handle_of(batch), "state": BatchState(batch.status["state"])}
-    )
+    return BatchStatus(**{**batch.status, "handle": handle_of(batch), "state": BatchState(batch.status["state"])})

@@ -67,7 +67,10 @@ class PriceBook:
         if isinstance(linear, _Linear):
             plain = input_tokens - cached - written
             return (
-                plain * linear.input + cached * linear.cached + written * linear.cache_write + output_tokens * linear.output
+                plain * linear.input
+                + cached * linear.cached
+                + written * linear.cache_write
+                + output_tokens * linear.output
             )
         if linear is None:
             return None

@@ -104,7 +104,9 @@ def _parse(prompt: str, asset: str) -> nodes.Template:
     try:
         return _environment().parse(prompt)
     except jinja2.TemplateSyntaxError as error:
-        raise ConfigurationError(f"{asset}: the prompt template is wrong at line {error.lineno}: {error.message}") from None
+        raise ConfigurationError(
+            f"{asset}: the prompt template is wrong at line {error.lineno}: {error.message}"
+        ) from None
 
 
 def _plain_parts(tree: nodes.Template) -> "list[tuple[bool, str]] | None":
@@ -139,7 +141,9 @@ class _Concatenation:
 
     def __init__(self, parts: "list[tuple[bool, str]]", columns: "tuple[str, ...]") -> None:
         self.columns = columns
-        self._form = "".join("{}" if is_column else text.replace("{", "{{").replace("}", "}}") for is_column, text in parts)
+        self._form = "".join(
+            "{}" if is_column else text.replace("{", "{{").replace("}", "}}") for is_column, text in parts
+        )
         self._order = [text for is_column, text in parts if is_column]
 
     def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":

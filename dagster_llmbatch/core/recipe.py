@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagster_llmbatch.core.prompt import prompt_source
-from dagster_llmbatch.schemas.output import OutputSchema
-
 from dagster_llmbatch.core.identity import canonical_json, digest
+from dagster_llmbatch.core.prompt import prompt_source
 from dagster_llmbatch.errors import ConfigurationError
+from dagster_llmbatch.schemas.output import OutputSchema
 
 FORMAT_VERSION = 1
 """Of the plan segment and the results table; part of every digest, so that a new layout is a new plan."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from dagster_llmbatch.schemas.output import Invalid, OutputSchema
 
 from dagster_llmbatch.core.outcomes import PAID_FINAL, TOKEN_FIELDS, OutcomeCursor
 from dagster_llmbatch.core.plan import BLOCK_ROWS, FINGERPRINT, PROBLEM, ROW_ID, TOO_LARGE
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers.contract import ErrorCategory, OutcomeKind
+from dagster_llmbatch.schemas.output import Invalid, OutputSchema
 
 SYSTEM_FIELDS = (
     pa.field("llm_row_id", pa.string()),
@@ -133,18 +133,14 @@ class ResultsWriter:
             raise AssertionError(f"{self.summary.rows} rows out for {self._entry.row_count} rows in")
         return writer.name
 
-    def _outcomes(
-        self, cursors: "list[OutcomeCursor]", first: int, rows: int
-    ) -> "list[list[dict[str, Any]]]":
+    def _outcomes(self, cursors: "list[OutcomeCursor]", first: int, rows: int) -> "list[list[dict[str, Any]]]":
         found: list[list[dict[str, Any]]] = [[] for _ in range(rows)]
         for cursor in cursors:
             for outcome in cursor.until(first + rows):
                 found[outcome["row"] - first].append(outcome)
         return found
 
-    def _answers_and_system(
-        self, block: pa.RecordBatch, outcomes: "list[list[dict[str, Any]]]"
-    ) -> "list[pa.Array]":
+    def _answers_and_system(self, block: pa.RecordBatch, outcomes: "list[list[dict[str, Any]]]") -> "list[pa.Array]":
         values: list[list[Any]] = [[] for _ in self._output.arrow_schema]
         system: list[tuple[Any, ...]] = []
         at = len(self._entry.settings["kept"])
@@ -267,5 +263,3 @@ def read_results(segments: SegmentStore, name: str) -> pa.RecordBatchReader:
     """The published rows as a stream."""
     batches: Iterator[pa.RecordBatch] = segments.batches(name)
     return pa.RecordBatchReader.from_batches(segments.schema(name), batches)
-
-

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_llmbatch.core.decide import RowTally
 from dagster_llmbatch.core.outcomes import PAID_FINAL
@@ -12,7 +10,7 @@ from dagster_llmbatch.core.plan import PROBLEM
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 
-_FINAL = pa.array([kind.value for kind in PAID_FINAL])
+_FINAL = np.array([kind.value for kind in PAID_FINAL], dtype=object)
 
 
 class RowStates:
@@ -42,7 +40,7 @@ class RowStates:
             return
         found = segments.table(batch.outcomes_segment, columns=["row", "kind", "counted", "retryable"])
         rows = found.column("row").to_numpy()
-        done = pc.is_in(found.column("kind"), value_set=_FINAL).to_numpy()
+        done = np.isin(found.column("kind").to_numpy(), _FINAL)
         again = found.column("retryable").to_numpy()
         self._counted[rows] += found.column("counted").to_numpy()
         self._done[rows] |= done
@@ -74,4 +72,4 @@ class RowStates:
 
 def _unsendable(entry: Entry, segments: SegmentStore) -> "np.ndarray":
     problems = segments.table(entry.plan_segment, columns=[PROBLEM]).column(PROBLEM)
-    return pc.is_valid(problems).to_numpy()
+    return problems.is_valid().to_numpy()

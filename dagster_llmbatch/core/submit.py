@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from dagster_llmbatch.core.chunks import Chunk, split
 
+from dagster_llmbatch.core.chunks import Chunk, split
 from dagster_llmbatch.core.collect import request_rows
 from dagster_llmbatch.core.identity import CustomIds, external_key
 from dagster_llmbatch.core.outcomes import REQUEST_SCHEMA

@@ -1,15 +1,15 @@
 """The text a column value has in a prompt.
 
-    null                      empty
-    bool                      true, false
-    integer                   123
-    float                     1.5, nan, inf
-    decimal                   12.50, without an exponent
-    text, dictionary of text  as it is
-    date, time, timestamp     ISO 8601, with the zone and all digits it has
-    duration                  seconds, such as 90.5
-    list, struct, map         JSON
-    binary                    refused: decode or base64-encode it in the input table
+null                      empty
+bool                      true, false
+integer                   123
+float                     1.5, nan, inf
+decimal                   12.50, without an exponent
+text, dictionary of text  as it is
+date, time, timestamp     ISO 8601, with the zone and all digits it has
+duration                  seconds, such as 90.5
+list, struct, map         JSON
+binary                    refused: decode or base64-encode it in the input table
 """
 
 import datetime

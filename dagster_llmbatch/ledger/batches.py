@@ -226,9 +226,7 @@ class Batches:
             return [_batch(row) for row in connection.execute(asked).mappings()]
 
     def _change(self, record_id: str, phases: "tuple[str, ...]", **values: Any) -> bool:
-        changed = (
-            sa.update(batches).where(batches.c.id == record_id, batches.c.phase.in_(phases)).values(**values)
-        )
+        changed = sa.update(batches).where(batches.c.id == record_id, batches.c.phase.in_(phases)).values(**values)
         with self.database.write() as connection:
             return connection.execute(changed).rowcount == 1
 

@@ -223,9 +223,7 @@ def _storable_list(kind: Any) -> "pa.DataType | None":
 
 
 def _stored_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [
-        c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(table.columns, schema, strict=True)
-    ]
+    columns = [c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(table.columns, schema, strict=True)]
     return pa.table(columns, schema=schema)
 
 
@@ -240,7 +238,5 @@ def _selected(schema: pa.Schema, columns: "Sequence[str] | None") -> pa.Schema:
 
 
 def _restored(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [
-        c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(table.columns, schema, strict=True)
-    ]
+    columns = [c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(table.columns, schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -115,25 +115,29 @@ class ProviderHttp:
     @contextmanager
     def download(self, path: str) -> "Iterator[Iterator[bytes]]":
         """The body of a GET, in pieces. Only the start is retried: who reads on decides what a broken middle means."""
-        for attempt in range(ATTEMPTS):
-            try:
-                response = self._client.send(self._client.build_request("GET", path), stream=True)
-                if not response.is_success:
-                    response.read()
-                    response.close()
-                    raise self.error(response)
-                break
-            except (httpx.HTTPError, TransientProviderError, RateLimitedError) as error:
-                found = self._transport_error(error) if isinstance(error, httpx.HTTPError) else error
-                if attempt == ATTEMPTS - 1:
-                    raise found from None
-                self._sleep(backoff(attempt, found.retry_after))
+        response = self._open(path)
         try:
             yield response.iter_bytes(CHUNK_BYTES)
         except httpx.HTTPError as error:
             raise self._transport_error(error) from None
         finally:
             response.close()
+
+    def _open(self, path: str) -> httpx.Response:
+        for attempt in range(ATTEMPTS):
+            try:
+                response = self._client.send(self._client.build_request("GET", path), stream=True)
+                if response.is_success:
+                    return response
+                response.read()
+                response.close()
+                raise self.error(response)
+            except (httpx.HTTPError, TransientProviderError, RateLimitedError) as error:
+                found = self._transport_error(error) if isinstance(error, httpx.HTTPError) else error
+                if attempt == ATTEMPTS - 1:
+                    raise found from None
+                self._sleep(backoff(attempt, found.retry_after))
+        raise AssertionError("unreachable")
 
     def _once(self, method: str, path: str, **options: Any) -> "dict[str, Any]":
         try:
@@ -172,7 +176,9 @@ class ProviderHttp:
         if queue:
             return QueueFullError(f"{details}: the batch queue is full.", **known)
         if quota or status == 402:
-            return QuotaExhaustedError(f"{details}: no credit, or a spend limit is reached. Raise it and run again.", **known)
+            return QuotaExhaustedError(
+                f"{details}: no credit, or a spend limit is reached. Raise it and run again.", **known
+            )
         if status == 429:
             return RateLimitedError(f"{details}: rate limited.", **known)
         if status == 404:

@@ -171,7 +171,9 @@ def _body(template: RequestTemplate, endpoint: str) -> "dict[str, Any]":
     params = dict(template.params)
     ours = sorted(_OURS & set(params))
     if ours:
-        raise ConfigurationError(f"params {ours} are set by dagster_llmbatch (model, system, prompt, output); remove them.")
+        raise ConfigurationError(
+            f"params {ours} are set by dagster_llmbatch (model, system, prompt, output); remove them."
+        )
     for name, value in params.items():
         if isinstance(value, float) and value != value:
             raise ConfigurationError(f"params[{name!r}] is NaN, which JSON cannot carry.")

@@ -1,19 +1,19 @@
 """JSON Schema to Arrow types, and validated values to what those types take.
 
-    string                                string
-    string, format date                   date32
-    string, format date-time              timestamp[us, UTC]; a time without a zone is taken as UTC
-    string, format time                   time64[us]
-    string, format duration               duration[us]
-    integer                               int64
-    number                                float64
-    string, format decimal (Decimal)      decimal128(38, 9)
-    boolean                               bool
-    enum, const                           string, int64, double or bool, where all values are of that type
-    array                                 list
-    object                                struct
-    union with null                       the other type; every column is nullable
-    other unions, recursion, null alone   string holding JSON
+string                                string
+string, format date                   date32
+string, format date-time              timestamp[us, UTC]; a time without a zone is taken as UTC
+string, format time                   time64[us]
+string, format duration               duration[us]
+integer                               int64
+number                                float64
+string, format decimal (Decimal)      decimal128(38, 9)
+boolean                               bool
+enum, const                           string, int64, double or bool, where all values are of that type
+array                                 list
+object                                struct
+union with null                       the other type; every column is nullable
+other unions, recursion, null alone   string holding JSON
 """
 
 import datetime
@@ -47,7 +47,9 @@ Convert = Callable[[Any], Any]
 """A validated value to what the Arrow type takes. Raises ValueError where it does not fit."""
 
 
-def arrow_field(name: str, node: "Mapping[str, Any]", root: "Mapping[str, Any]", seen: "tuple[str, ...]" = ()) -> pa.Field:
+def arrow_field(
+    name: str, node: "Mapping[str, Any]", root: "Mapping[str, Any]", seen: "tuple[str, ...]" = ()
+) -> pa.Field:
     """The nullable Arrow field of a schema node."""
     ref = str(node["$ref"]) if "$ref" in node else None
     if ref is not None and ref in seen:
@@ -86,7 +88,9 @@ def _union(name: str, options: Any, root: "Mapping[str, Any]", seen: "tuple[str,
 def _enum(name: str, values: "list[Any]") -> pa.Field:
     kinds = {type(value) for value in values if value is not None}
     scalar = {str: pa.string(), int: pa.int64(), bool: pa.bool_(), float: pa.float64()}
-    return pa.field(name, scalar[kinds.pop()]) if len(kinds) == 1 and kinds <= set(scalar) else JSON_TEXT.with_name(name)
+    return (
+        pa.field(name, scalar[kinds.pop()]) if len(kinds) == 1 and kinds <= set(scalar) else JSON_TEXT.with_name(name)
+    )
 
 
 def converter(field: pa.Field) -> Convert:

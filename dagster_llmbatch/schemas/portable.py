@@ -97,7 +97,9 @@ class Portable:
         properties = node.get("properties") or {}
         extra = node.get("additionalProperties")
         if extra is True or isinstance(extra, Mapping):
-            raise self._refuse(path, "a map or an open object (dict[str, ...], extra='allow'); use a list of key/value pairs")
+            raise self._refuse(
+                path, "a map or an open object (dict[str, ...], extra='allow'); use a list of key/value pairs"
+            )
         if not properties:
             raise self._refuse(path, "an object without fields")
         self._properties += len(properties)

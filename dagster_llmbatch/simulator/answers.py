@@ -35,8 +35,12 @@ def _value(node: "Mapping[str, Any]", root: "Mapping[str, Any]", seed: random.Ra
         return _value(seed.choice(list(options)), root, seed, depth + 1)
     kind = node.get("type")
     if isinstance(kind, list):
-        return _value({**node, "type": "null" if "null" in kind and depth > DEEPEST else seed.choice(kind)}, root, seed, depth)
-    made = {"object": _object, "array": _array, "string": _string, "integer": _integer, "number": _number}.get(str(kind))
+        return _value(
+            {**node, "type": "null" if "null" in kind and depth > DEEPEST else seed.choice(kind)}, root, seed, depth
+        )
+    made = {"object": _object, "array": _array, "string": _string, "integer": _integer, "number": _number}.get(
+        str(kind)
+    )
     if made is not None:
         return made(node, root, seed, depth)
     return seed.random() < 0.5 if kind == "boolean" else None

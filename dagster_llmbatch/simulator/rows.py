@@ -62,7 +62,10 @@ def row(custom_id: str, body: "Mapping[str, Any]", endpoint: str, fault: "str | 
         return Row((unrun_line(custom_id, "batch_expired"),), error=True, paid=False)
     made = reply(body, endpoint, fault, created)
     usage = made["usage"]
-    counts = (usage.get("input_tokens", usage.get("prompt_tokens")), usage.get("output_tokens", usage.get("completion_tokens")))
+    counts = (
+        usage.get("input_tokens", usage.get("prompt_tokens")),
+        usage.get("output_tokens", usage.get("completion_tokens")),
+    )
     line = _line(custom_id, made)
     lines = {
         "missing": (),

@@ -75,7 +75,9 @@ class StoredBatch:
 class Store:
     """All files and batches of one simulator."""
 
-    def __init__(self, clock: Clock, faults: Faults, book: Book, *, batch_seconds: float, list_lag: float = 0.0) -> None:
+    def __init__(
+        self, clock: Clock, faults: Faults, book: Book, *, batch_seconds: float, list_lag: float = 0.0
+    ) -> None:
         self.clock = clock
         self.faults = faults
         self.book = book
@@ -255,7 +257,10 @@ class Store:
             "in_progress_at": created if running else None,
             "expires_at": created + WINDOW,
             "finalizing_at": ended,
-            **{f"{name}_at": ended if status == name else None for name in ("completed", "failed", "expired", "cancelled")},
+            **{
+                f"{name}_at": ended if status == name else None
+                for name in ("completed", "failed", "expired", "cancelled")
+            },
             "cancelling_at": None if batch.cancel_at is None else int(batch.cancel_at),
             "request_counts": {
                 "total": batch.total if running else 0,

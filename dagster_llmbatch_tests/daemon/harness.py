@@ -228,9 +228,7 @@ class DagsterHome:
 
     def cancel_backfill(self, backfill_id: str) -> None:
         """Cancel a backfill."""
-        self.query(
-            "mutation C($i: String!) { cancelPartitionBackfill(backfillId: $i) { __typename } }", i=backfill_id
-        )
+        self.query("mutation C($i: String!) { cancelPartitionBackfill(backfillId: $i) { __typename } }", i=backfill_id)
 
     def terminate(self, run_id: str, *, force: bool) -> None:
         """Terminate a run; force marks it canceled at once."""
@@ -252,9 +250,7 @@ class DagsterHome:
             id status tags { key value } assetSelection { path } rootRunId parentRunId } } } }""",
             f=filters,
         )
-        return [
-            run | {"tags": {t["key"]: t["value"] for t in run["tags"]}} for run in found["runsOrError"]["results"]
-        ]
+        return [run | {"tags": {t["key"]: t["value"] for t in run["tags"]}} for run in found["runsOrError"]["results"]]
 
     def run(self, run_id: str) -> "dict[str, Any] | None":
         """One run."""
@@ -272,7 +268,9 @@ class DagsterHome:
 
     def wait_backfill(self, backfill_id: str, timeout: float = 300) -> str:
         """Wait until a backfill ended; returns its status."""
-        self.wait(lambda: self.backfill_status(backfill_id) in BACKFILL_ENDED, timeout, f"backfill {backfill_id} to end")
+        self.wait(
+            lambda: self.backfill_status(backfill_id) in BACKFILL_ENDED, timeout, f"backfill {backfill_id} to end"
+        )
         return self.backfill_status(backfill_id)
 
     def continuations(self, run_id: "str | None" = None) -> "list[dict[str, Any]]":

@@ -46,9 +46,7 @@ def tickets(context: dg.AssetExecutionContext) -> pa.Table:
 
 
 COMMON = {"model": "openai:gpt-5-mini", "output": Triage, "id_column": "id"}
-triage = build_llm_batch_asset(
-    "triage", input="tickets", prompt="Triage: {{ body }}", partitions_def=DAYS, **COMMON
-)
+triage = build_llm_batch_asset("triage", input="tickets", prompt="Triage: {{ body }}", partitions_def=DAYS, **COMMON)
 mood = build_llm_batch_asset("mood", input="tickets", prompt="Mood: {{ body }}", partitions_def=DAYS, **COMMON)
 
 

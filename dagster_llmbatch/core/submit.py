@@ -153,6 +153,7 @@ class Submitter:
         if batch.phase is BatchPhase.SUBMITTED:
             return True
         uploaded = self.provider.upload(path, external_key=batch.external_key)
+        self._keep()
         self.ledger.record_upload(batch.id, uploaded.refs)
         self._keep()  # right before the money: the owner proves that nobody took over
         started = self.now()

@@ -30,7 +30,9 @@ class Triage(BaseModel):
 
 
 def table(rows: int = 6, text: "Callable[[int], str]" = lambda i: f"ticket {i}") -> pa.Table:
-    return pa.table({"id": pa.array(range(rows), pa.int64()), "body": pa.array([text(i) for i in range(rows)], pa.string())})
+    return pa.table(
+        {"id": pa.array(range(rows), pa.int64()), "body": pa.array([text(i) for i in range(rows)], pa.string())}
+    )
 
 
 def recipe(**changes: Any) -> Recipe:

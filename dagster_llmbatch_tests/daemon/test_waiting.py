@@ -36,7 +36,9 @@ def assets_of(run: "dict[str, object]") -> "set[str]":
     return {"/".join(a["path"]) for a in run["assetSelection"]}  # type: ignore[index,union-attr,attr-defined]
 
 
-def test_a_run_submits_and_ends_and_its_continuation_materializes(home: DagsterHome, simulator: SimulatorServer) -> None:
+def test_a_run_submits_and_ends_and_its_continuation_materializes(
+    home: DagsterHome, simulator: SimulatorServer
+) -> None:
     """Two LLM assets joined downstream: one continuation, no process while it waits, all of it in the continuation."""
     before = simulator.book.batches
     run = home.launch(["tickets", "triage", "mood", "joined", "report"], "d00")
@@ -129,7 +131,9 @@ def test_a_failing_check_blocks_downstream_in_the_continuation(home: DagsterHome
     assert (check["evaluation"]["success"], check["evaluation"]["severity"]) == (False, "ERROR")
 
 
-def test_a_canceled_continuation_is_respected_and_its_batch_adopted(home: DagsterHome, simulator: SimulatorServer) -> None:
+def test_a_canceled_continuation_is_respected_and_its_batch_adopted(
+    home: DagsterHome, simulator: SimulatorServer
+) -> None:
     """Force-canceled by a person: nothing is relaunched; the next materialization takes the batch up."""
     before = simulator.book.batches
     run = home.launch(["tickets", "triage"], "d05")

@@ -14,6 +14,7 @@ from dagster._core.errors import DagsterRunAlreadyExists
 from dagster._core.events import DagsterEvent
 from dagster._core.execution.api import create_execution_plan
 from dagster._core.run_coordinator import QueuedRunCoordinator
+from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 from dagster._core.snap import snapshot_from_execution_plan
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES, DagsterRunStatus
 from dagster._core.storage.tags import (
@@ -174,6 +175,17 @@ def is_finished(run: dg.DagsterRun) -> bool:
 def will_be_retried(run: dg.DagsterRun) -> bool:
     """Whether the retry daemon is about to launch a failed run again."""
     return run.is_complete_and_waiting_to_retry
+
+
+def has_run_of_key(instance: dg.DagsterInstance, run_key: str) -> bool:
+    """Whether a sensor's request with this run key became a run."""
+    return bool(instance.get_run_records(filters=dg.RunsFilter(tags={RUN_KEY_TAG: run_key}), limit=1))
+
+
+def stopped_sensors(instance: dg.DagsterInstance) -> "frozenset[str]":
+    """The names of sensors that somebody switched off."""
+    states = instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+    return frozenset(state.name for state in states if state.status is InstigatorStatus.STOPPED)
 
 
 def retries_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> "list[dg.DagsterRun]":

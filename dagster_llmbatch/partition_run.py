@@ -94,7 +94,7 @@ def _how_to_wait(
     if how == "suspend" and (context.run.remote_job_origin is None or context.instance.is_ephemeral):
         how = "block"
         notes.append("no daemon can continue this run (it was started in process), so it waits in the run")
-    if how == "suspend" and not suspension.has_sensor(context.repository_def):
+    if how == "suspend" and not suspension.sensors(context.repository_def):
         raise NobodyWakesError(
             f"{asset.recipe.asset}: the code location has no LLM batch sensor, so nobody would continue the partition. "
             "Nothing was spent. Add build_llm_batch_sensor() to the Definitions (llm_batch_definitions does it), or set "
@@ -102,6 +102,8 @@ def _how_to_wait(
         )
     if how == "suspend" and not internals.daemon_heard_within(context.instance, DAEMON_SILENCE, time.time()):
         notes.append("the Dagster daemon has not reported its sensors lately: start it, or nobody collects the batch")
+    if how == "suspend" and suspension.sensors(context.repository_def) <= internals.stopped_sensors(context.instance):
+        notes.append("the LLM batch sensor is switched off: switch it on, or nobody collects the batch")
     for note in notes:
         context.log.warning("%s: %s.", asset.recipe.asset, note)
     return how, notes
@@ -117,7 +119,7 @@ def _entry(
     run = context.run
     lineage = [i for i in dict.fromkeys((run.run_id, run.parent_run_id, run.root_run_id)) if i]
     if metadata.CONTINUES_TAG in run.tags:
-        known = work.ledger.entry_of_run(lineage, key)
+        known = work.ledger.entry_of_run([*lineage, run.tags[metadata.CONTINUES_TAG]], key)
         if known is not None:
             return known
     plan = plan_rows(

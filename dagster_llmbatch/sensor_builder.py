@@ -4,6 +4,7 @@ A tick is cheap and time-boxed: status calls only, never a download, and what on
 """
 
 import logging
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -166,7 +167,11 @@ class Tick:
         )
         became: list[Became] = []
         requests: list[dg.RunRequest] = []
-        for group in groups(self._ledger.waiting_runs(self._resource.namespace)):
+        waiting = groups(self._ledger.waiting_runs(self._resource.namespace))
+        # in any order, so that a tick that runs out of time starves nobody
+        for group in random.sample(waiting, len(waiting)):
+            if time.monotonic() > self._ends:
+                break
             try:
                 ready = all(self._can_go_on(wait.entry_id) for wait in group.waits)
                 tended = waker.tend(group, ready=ready)

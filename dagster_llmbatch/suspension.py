@@ -27,9 +27,9 @@ def llm_batch_assets(repository: RepositoryDefinition) -> "frozenset[dg.AssetKey
     return frozenset(key for key in graph.get_all_asset_keys() if MODEL in graph.get(key).metadata)
 
 
-def has_sensor(repository: RepositoryDefinition) -> bool:
-    """Whether the code location has a sensor of ours that would wake a waiting run."""
-    return any(SENSOR_TAG in sensor.tags for sensor in repository.sensor_defs)
+def sensors(repository: RepositoryDefinition) -> "frozenset[str]":
+    """The names of the code location's sensors that wake waiting runs."""
+    return frozenset(sensor.name for sensor in repository.sensor_defs if SENSOR_TAG in sensor.tags)
 
 
 def suspend(context: dg.AssetExecutionContext, *, entry_id: str) -> str:
@@ -165,13 +165,19 @@ class Waker:
         if wanted != continuation.asset_selection or checks != continuation.asset_check_selection:
             continuation = self._replace(group, continuation, wanted, "replacement")
         if not internals.has_run_queue(self.instance):
-            request = self._request(continuation, wanted, key=continuation.run_id)
-            self._give_up(group, continuation, "Continued by a run that the sensor requested.")
-            return Tended(Became.REQUESTED, request)
+            return self._request_instead(group, continuation, wanted)
         internals.enqueue(self.instance, continuation)
         for run_id in group.run_ids:
             self.ledger.mark_woken(run_id, now=self.now())
         return Tended(Became.WOKEN)
+
+    def _request_instead(self, group: Group, continuation: dg.DagsterRun, wanted: "frozenset[dg.AssetKey]") -> Tended:
+        """Without a run queue nothing launches a queued run: a run is asked for, and only then the continuation goes."""
+        if internals.has_run_of_key(self.instance, continuation.run_id):
+            self._forget(group)
+            self.instance.delete_run(continuation.run_id)
+            return Tended(Became.GONE)
+        return Tended(Became.REQUESTED, self._request(continuation, wanted, key=continuation.run_id))
 
     def _wanted(
         self, group: Group, parents: "list[dg.DagsterRun]", within: "frozenset[dg.AssetKey]"

@@ -19,10 +19,17 @@ def simulator() -> "Iterator[SimulatorServer]":
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, simulator: SimulatorServer) -> "Iterator[DagsterHome]":
-    """A deployment of the shop."""
+def home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, simulator: SimulatorServer
+) -> "Iterator[DagsterHome]":
+    """A deployment of the shop: on SQLite, or for the slow tests on PostgreSQL with run retries."""
     environment = {"OPENAI_API_KEY": "sk-test", "SIMULATOR": simulator.base_url}
-    with DagsterHome(tmp_path_factory.mktemp("home"), SHOP.read_text(), environment=environment) as found:
+    slow = request.module.__name__.endswith("_slow")
+    url = request.getfixturevalue("module_postgres_url") if slow else None
+    folder = tmp_path_factory.mktemp("home")
+    with DagsterHome(
+        folder, SHOP.read_text(), environment=environment, postgres_url=url, run_retries=1 if slow else 0
+    ) as found:
         yield found
 
 

@@ -34,6 +34,7 @@ class DagsterHome:
         definitions: Python source with a variable `defs`.
         postgres_url: the instance's storage; None: SQLite in the folder.
         run_retries: run-level retries of failed runs; 0: off.
+        queue: whether there is a run queue.
         environment: variables for all processes.
     """
 
@@ -44,6 +45,7 @@ class DagsterHome:
         *,
         postgres_url: "str | None" = None,
         run_retries: int = 0,
+        queue: bool = True,
         environment: "Mapping[str, str] | None" = None,
     ) -> None:
         self.folder = folder
@@ -58,7 +60,7 @@ class DagsterHome:
         }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.deploy(definitions)
-        (folder / "dagster.yaml").write_text(json.dumps(_instance(postgres_url, run_retries)))
+        (folder / "dagster.yaml").write_text(json.dumps(_instance(postgres_url, run_retries, queue)))
         (folder / "workspace.yaml").write_text(
             json.dumps({"load_from": [{"python_file": {"relative_path": "shop.py", "location_name": LOCATION}}]})
         )
@@ -326,7 +328,7 @@ class DagsterHome:
         return found
 
 
-def _instance(postgres_url: "str | None", run_retries: int) -> "dict[str, Any]":
+def _instance(postgres_url: "str | None", run_retries: int, queue: bool) -> "dict[str, Any]":
     found: dict[str, Any] = {
         "run_coordinator": {
             "module": "dagster.core.run_coordinator",
@@ -336,6 +338,8 @@ def _instance(postgres_url: "str | None", run_retries: int) -> "dict[str, Any]":
         "telemetry": {"enabled": False},
         "run_monitoring": {"enabled": True, "start_timeout_seconds": 40, "poll_interval_seconds": 5},
     }
+    if not queue:
+        found["run_coordinator"] = {"module": "dagster.core.run_coordinator", "class": "DefaultRunCoordinator"}
     if postgres_url is not None:
         found["storage"] = {"postgres": {"postgres_url": postgres_url}}
     if run_retries:

@@ -235,6 +235,7 @@ def test_results_go_to_another_io_manager_as_a_table(tmp_path: Path) -> None:
 
 def test_a_range_of_partitions_is_refused(tmp_path: Path) -> None:
     """A run over several partitions says that one a run is wanted, and spends nothing."""
+
     @llm_batch_asset(prompt="{{ body }}", partitions_def=DAYS, **MODEL)
     def parted() -> pa.Table:
         return rows()

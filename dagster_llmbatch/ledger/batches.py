@@ -231,5 +231,6 @@ class Batches:
             return connection.execute(changed).rowcount == 1
 
 
-def _batch(row: "Mapping[str, Any]") -> BatchRecord:
-    return BatchRecord(**dict(row) | {"phase": BatchPhase(row["phase"])})
+def _batch(row: Any) -> BatchRecord:
+    values: dict[str, Any] = {**row, "phase": BatchPhase(row["phase"])}
+    return BatchRecord(**values)

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 
 from dagster_llmbatch.errors import LedgerError, LedgerNotDurableError, LedgerVersionError
 
@@ -46,7 +48,7 @@ class Database:
         if self.is_sqlite:
             Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
             self._engine = sa.create_engine(self.url, connect_args={"timeout": BUSY_TIMEOUT}, poolclass=sa.NullPool)
-            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+            event.listen(self._engine, "connect", _prepare_sqlite)
         else:
             self._engine = sa.create_engine(self.url, pool_size=1, max_overflow=1, pool_pre_ping=True)
 
@@ -90,7 +92,7 @@ class Database:
                 if not self.is_sqlite:
                     connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": ADVISORY_LOCK})
                 self._migrate(connection)
-        except sa.exc.OperationalError as error:
+        except OperationalError as error:
             shown = self.url.render_as_string(hide_password=True)
             raise LedgerError(f"The ledger at {shown} cannot be reached: {type(error.orig).__name__}.") from None
         self._ready = True

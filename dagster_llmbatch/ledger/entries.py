@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
 from dagster_llmbatch.errors import LeaseLostError, LedgerError
 from dagster_llmbatch.ledger.database import Database
@@ -77,7 +78,7 @@ class Entries:
         try:
             with self.database.write() as connection:
                 connection.execute(sa.insert(entries).values(values))
-        except sa.exc.IntegrityError:
+        except IntegrityError:
             return None
         return self.entry(values["id"])
 
@@ -191,7 +192,7 @@ def held(entry_id: str, owner: str, fence: int) -> "list[Any]":
     return [entries.c.id == entry_id, entries.c.owner == owner, entries.c.fence == fence]
 
 
-def _entry(row: "Mapping[str, Any]") -> Entry:
-    values = dict(row)
+def _entry(row: Any) -> Entry:
+    values: dict[str, Any] = {**row, "state": EntryState(row["state"])}
     key = EntryKey(values.pop("namespace"), values.pop("asset_key"), values.pop("partition_key"))
-    return Entry(key=key, **values | {"state": EntryState(values["state"])})
+    return Entry(key=key, **values)

@@ -18,7 +18,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 types: $(READY)
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 demo: $(READY)
 	$(BIN)/python -m example_project.demo $(if $(KEEP),--keep)

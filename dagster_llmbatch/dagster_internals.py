@@ -61,6 +61,7 @@ SET_BY_DAGSTER = frozenset(
 )
 """Tags that Dagster sets on every run it creates for a request: handed in as well they would be refused or doubled."""
 SUSPENDED = DagsterRunStatus.SUSPENDED
+CANCELING = DagsterRunStatus.CANCELING
 
 
 def resource_parameters(function: "Callable[..., object]") -> "frozenset[str]":

@@ -106,6 +106,11 @@ class Group:
         return tuple(dict.fromkeys(wait.run_id for wait in self.waits))
 
     @property
+    def woken(self) -> bool:
+        """Whether the continuation was put into the run queue: from then on it may have a process."""
+        return any(wait.woken_at is not None for wait in self.waits)
+
+    @property
     def assets(self) -> "frozenset[dg.AssetKey]":
         """The waiting assets."""
         return frozenset(dg.AssetKey.from_user_string(wait.key.asset_key) for wait in self.waits)
@@ -144,6 +149,8 @@ class Waker:
             return self._give_up(group, continuation, "Its backfill was canceled or failed.")
         if continuation is None:
             return self._heal(group, parents)
+        if continuation.status is internals.CANCELING and not group.woken:
+            return self._give_up(group, continuation, "It was terminated.")
         if continuation.status is not internals.SUSPENDED:
             return self._after_waking(group, continuation)
         if not ready or not self._parents_ended(parents):
@@ -267,7 +274,8 @@ class Waker:
         )
 
     def _give_up(self, group: Group, continuation: "dg.DagsterRun | None", why: str) -> Tended:
-        if continuation is not None and continuation.status is internals.SUSPENDED:
+        # a run that waits has no process that could answer a termination: CANCELING would last for ever
+        if continuation is not None and not group.woken and not internals.is_finished(continuation):
             message = f"{why} The batches stay in the ledger: materializing the partition again collects them."
             internals.cancel_suspended(self.instance, continuation, message)
         self._forget(group)

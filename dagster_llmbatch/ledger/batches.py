@@ -40,7 +40,9 @@ class Batches:
         Raises LeaseLostError for who does not own the entry.
         """
         with self.database.write() as connection:
-            if connection.execute(sa.select(entries.c.id).where(*held(entry_id, owner, fence))).first() is None:
+            # the row stays locked until the intent is written: nobody takes over in between
+            owned = sa.select(entries.c.id).where(*held(entry_id, owner, fence)).with_for_update()
+            if connection.execute(owned).first() is None:
                 raise lease_lost(entry_id, owner)
             same = sa.select(batches).where(batches.c.external_key == external_key)
             row = connection.execute(same).mappings().first()

@@ -4,9 +4,12 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.exc import OperationalError
 
 from dagster_llmbatch.errors import LedgerError, LedgerNotDurableError, LedgerVersionError
@@ -47,14 +50,22 @@ class Database:
         self._ready = False
         if self.is_sqlite:
             Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
-            self._engine = sa.create_engine(self.url, connect_args={"timeout": BUSY_TIMEOUT}, poolclass=sa.NullPool)
+            self._engine = sa.create_engine(
+                self.url, connect_args={"timeout": BUSY_TIMEOUT}, poolclass=sa.NullPool, hide_parameters=True
+            )
             event.listen(self._engine, "connect", _prepare_sqlite)
         else:
-            self._engine = sa.create_engine(self.url, pool_size=1, max_overflow=1, pool_pre_ping=True)
+            self._engine = sa.create_engine(
+                self.url, pool_size=1, max_overflow=1, pool_pre_ping=True, hide_parameters=True
+            )
 
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()
+
+    def insert(self, table: sa.Table) -> Any:
+        """An INSERT of the database's own dialect, which knows ON CONFLICT."""
+        return sqlite_insert(table) if self.is_sqlite else postgresql_insert(table)
 
     @contextmanager
     def write(self) -> "Iterator[sa.Connection]":
@@ -88,6 +99,10 @@ class Database:
         if self._ready:
             return
         try:
+            with self._engine.connect() as connection:  # most processes find it done and take no lock
+                self._ready = self._version(connection) == HEAD
+            if self._ready:
+                return
             with self._begin() as connection:
                 if not self.is_sqlite:
                     connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": ADVISORY_LOCK})
@@ -97,10 +112,14 @@ class Database:
             raise LedgerError(f"The ledger at {shown} cannot be reached: {type(error.orig).__name__}.") from None
         self._ready = True
 
+    @staticmethod
+    def _version(connection: sa.Connection) -> "str | None":
+        if not sa.inspect(connection).has_table(VERSION_TABLE):
+            return None
+        return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+
     def _migrate(self, connection: sa.Connection) -> None:
-        current = None
-        if sa.inspect(connection).has_table(VERSION_TABLE):
-            current = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+        current = self._version(connection)
         if current == HEAD:
             return
         if current is not None and current > HEAD:

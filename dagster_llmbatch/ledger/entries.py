@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
 
 from dagster_llmbatch.errors import LeaseLostError, LedgerError
 from dagster_llmbatch.ledger.database import Database
 from dagster_llmbatch.ledger.records import Entry, EntryKey, EntryState
 from dagster_llmbatch.ledger.tables import entries, runs
+
+GENERATION = ["namespace", "asset_key", "partition_key", "generation"]
 
 
 class Entries:
@@ -75,21 +76,17 @@ class Entries:
             "fence": 0,
             "created_at": now,
         }
-        try:
-            with self.database.write() as connection:
-                connection.execute(sa.insert(entries).values(values))
-        except IntegrityError:
-            return None
+        once = self.database.insert(entries).values(values).on_conflict_do_nothing(index_elements=GENERATION)
+        with self.database.write() as connection:
+            if connection.execute(once).rowcount != 1:
+                return None
         return self.entry(values["id"])
 
     def note_run(self, entry_id: str, run_id: str, *, now: float) -> None:
         """Remember that a run works on an entry. Idempotent."""
         with self.database.write() as connection:
-            known = connection.execute(
-                sa.select(runs.c.run_id).where(runs.c.entry_id == entry_id, runs.c.run_id == run_id)
-            ).first()
-            if known is None:
-                connection.execute(sa.insert(runs).values(entry_id=entry_id, run_id=run_id, noted_at=now))
+            values = {"entry_id": entry_id, "run_id": run_id, "noted_at": now}
+            connection.execute(self.database.insert(runs).values(values).on_conflict_do_nothing())
 
     def knows_run(self, entry_id: str, run_ids: "Iterable[str]") -> bool:
         """Whether one of the runs works or worked on the entry."""

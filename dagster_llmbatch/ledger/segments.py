@@ -19,6 +19,7 @@ from dagster_llmbatch.errors import InputError, LedgerError
 SCHEMA_KEY = b"llmbatch:schema"
 """File metadata: the Arrow schema as it was handed in, for the types that Parquet changes."""
 READ_BYTES = 1 << 20
+READ_ROWS = 8192
 
 
 class SegmentStore:
@@ -38,10 +39,10 @@ class SegmentStore:
             return _stored_schema(file)
 
     def batches(self, name: str, columns: "Sequence[str] | None" = None) -> "Iterator[pa.RecordBatch]":
-        """The rows as record batches of a row group each, with `columns` in the order asked for."""
+        """The rows as record batches of at most READ_ROWS, with `columns` in the order asked for."""
         with _opened(self, name) as file:
             schema = _selected(_stored_schema(file), columns)
-            for batch in file.iter_batches(columns=schema.names, batch_size=1 << 16, row_groups=None):
+            for batch in file.iter_batches(columns=schema.names, batch_size=READ_ROWS):
                 table = pa.Table.from_batches([batch]).select(schema.names)
                 yield from _restored(table, schema).to_batches()
 
@@ -69,13 +70,16 @@ class SegmentStore:
             target.fs.put_file(str(path), target.path)
             path.unlink()
             return
-        folder = Path(str(target)).parent
+        folder = Path(target.path).parent
         folder.mkdir(parents=True, exist_ok=True)
         beside = folder / f".{uuid.uuid4().hex}.tmp"
-        shutil.move(path, beside)
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        beside.replace(str(target))
+        try:
+            shutil.move(path, beside)
+            _sync(beside)
+            beside.replace(target.path)
+        finally:
+            beside.unlink(missing_ok=True)
+        _sync(folder)
 
 
 class SegmentWriter:
@@ -140,6 +144,15 @@ class SegmentWriter:
         self._file.write_table(stored, row_group_size=self._group)
 
 
+def _sync(path: Path) -> None:
+    """Onto the disk, so that a power cut after the ledger's row leaves no row without its segment."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _file_digest(path: Path) -> str:
     found = hashlib.sha256()
     with path.open("rb") as file:
@@ -157,7 +170,7 @@ class _opened:
 
     def __enter__(self) -> pq.ParquetFile:
         try:
-            self._source: Any = str(self._path) if self._store.is_local else self._path.open("rb")
+            self._source: Any = self._path.path if self._store.is_local else self._path.open("rb")
             self._file = pq.ParquetFile(self._source)
         except FileNotFoundError:
             raise LedgerError(

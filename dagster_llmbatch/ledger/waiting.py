@@ -15,15 +15,16 @@ class WaitingRuns:
     def wait(self, entry_id: str, run_id: str, *, now: float) -> None:
         """A run leaves a partition to be continued. Idempotent."""
         with self.database.write() as connection:
-            same = sa.and_(waiting.c.run_id == run_id, waiting.c.entry_id == entry_id)
-            if connection.execute(sa.select(waiting.c.run_id).where(same)).first() is None:
-                connection.execute(sa.insert(waiting).values(run_id=run_id, entry_id=entry_id, since=now))
+            values = {"run_id": run_id, "entry_id": entry_id, "since": now}
+            connection.execute(self.database.insert(waiting).values(values).on_conflict_do_nothing())
 
     def set_continuation(self, run_id: str, continuation_id: str) -> None:
         """Record the run that will continue all waits of a run."""
         with self.database.write() as connection:
             connection.execute(
-                sa.update(waiting).where(waiting.c.run_id == run_id).values(continuation_id=continuation_id)
+                sa.update(waiting)
+                .where(waiting.c.run_id == run_id)
+                .values(continuation_id=continuation_id, woken_at=None)
             )
 
     def waiting_runs(self, namespace: str) -> "list[WaitingRun]":
@@ -59,9 +60,8 @@ class WaitingRuns:
     def set_note(self, name: str, value: str) -> None:
         """Write or overwrite a note."""
         with self.database.write() as connection:
-            changed = connection.execute(sa.update(notes).where(notes.c.name == name).values(value=value))
-            if changed.rowcount == 0:
-                connection.execute(sa.insert(notes).values(name=name, value=value))
+            written = self.database.insert(notes).values(name=name, value=value)
+            connection.execute(written.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
 
     def _waits(self, condition: "sa.ColumnElement[bool]") -> "list[WaitingRun]":
         asked = (

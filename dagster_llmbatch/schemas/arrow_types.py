@@ -18,16 +18,17 @@ other unions, recursion, null alone   string holding JSON
 
 import datetime
 import json
+import math
 from collections.abc import Callable, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from enum import Enum
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel, TypeAdapter
+from pydantic import AliasChoices, RootModel, TypeAdapter
 
-from dagster_llmbatch.schemas.portable import resolve
+from dagster_llmbatch.schemas.portable import is_recursive, options_of, resolve
 
 JSON_TEXT = pa.field("json", pa.string(), metadata={b"llmbatch": b"json"})
 """Marks a column that holds JSON text."""
@@ -44,42 +45,43 @@ _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64()
 INT64 = range(-(2**63), 2**63)
 
 Convert = Callable[[Any], Any]
-"""A validated value to what the Arrow type takes. Raises ValueError where it does not fit."""
+"""A validated value to what the Arrow type takes. Raises Misfit where it does not fit, and whatever else a value of a
+type that the schema does not promise (a user's validator made it) may raise."""
 
 
-def arrow_field(
-    name: str, node: "Mapping[str, Any]", root: "Mapping[str, Any]", seen: "tuple[str, ...]" = ()
-) -> pa.Field:
+class Misfit(ValueError):
+    """A value does not fit its column. The text names the rule, never the value."""
+
+
+def arrow_field(name: str, node: "Mapping[str, Any]", root: "Mapping[str, Any]") -> pa.Field:
     """The nullable Arrow field of a schema node."""
-    ref = str(node["$ref"]) if "$ref" in node else None
-    if ref is not None and ref in seen:
+    if "$ref" in node and is_recursive(str(node["$ref"]), root):
         return JSON_TEXT.with_name(name)
-    seen = (*seen, ref) if ref is not None else seen
     found = resolve(node, root)
-    options = found.get("anyOf") or found.get("oneOf")
+    options = options_of(found)
     kinds = found.get("type")
     if isinstance(kinds, list):
         options = [{**found, "type": kind} for kind in kinds]
     if options:
-        return _union(name, options, root, seen)
+        return _union(name, options, root)
     if "enum" in found or "const" in found:
         return _enum(name, found.get("enum", [found.get("const")]))
     if kinds == "array":
         items = found.get("items")
         if not isinstance(items, Mapping):
             return JSON_TEXT.with_name(name)
-        return pa.field(name, pa.list_(arrow_field("item", items, root, seen)))
+        return pa.field(name, pa.list_(arrow_field("item", items, root)))
     if kinds == "object":
-        fields = [arrow_field(key, value, root, seen) for key, value in (found.get("properties") or {}).items()]
+        fields = [arrow_field(key, value, root) for key, value in (found.get("properties") or {}).items()]
         return pa.field(name, pa.struct(fields)) if fields else JSON_TEXT.with_name(name)
     if kinds == "string" and found.get("format") in _FORMATS:
         return pa.field(name, _FORMATS[found["format"]])
     return pa.field(name, _SCALARS[kinds]) if kinds in _SCALARS else JSON_TEXT.with_name(name)
 
 
-def _union(name: str, options: Any, root: "Mapping[str, Any]", seen: "tuple[str, ...]") -> pa.Field:
+def _union(name: str, options: Any, root: "Mapping[str, Any]") -> pa.Field:
     others = [o for o in options if resolve(o, root).get("type") != "null"]
-    fields = [arrow_field(name, option, root, seen) for option in others]
+    fields = [arrow_field(name, option, root) for option in others]
     if fields and all(f.equals(fields[0], check_metadata=True) for f in fields):
         return fields[0]
     return JSON_TEXT.with_name(name)
@@ -99,11 +101,6 @@ def converter(field: pa.Field) -> Convert:
     return lambda value: None if value is None else inner(value)
 
 
-def is_plain(field: pa.Field) -> bool:
-    """Whether a str, int, float or bool attribute goes in as it is but for its range."""
-    return not _is_json(field) and field.type in _SCALARS.values()
-
-
 def _is_json(field: pa.Field) -> bool:
     return (field.metadata or {}).get(b"llmbatch") == b"json"
 
@@ -111,83 +108,165 @@ def _is_json(field: pa.Field) -> bool:
 def _plain_converter(kind: pa.DataType) -> Convert:
     if pa.types.is_list(kind):
         inner = converter(kind.value_field)
-        return lambda value: [inner(v) for v in value]
+        return lambda value: [inner(v) for v in _ordered(_plain(value))]
     if pa.types.is_struct(kind):
         fields = [(f.name, converter(f)) for f in kind]
-        return lambda value: {name: convert(_plain(value).get(name)) for name, convert in fields}
+
+        def struct(value: Any) -> "dict[str, Any]":
+            members = _members(value)
+            return {name: convert(members.get(name)) for name, convert in fields}
+
+        return struct
     simple: dict[pa.DataType, Convert] = {
         pa.string(): _text,
         pa.int64(): _int64,
-        pa.float64(): lambda value: float(_plain(value)),
-        pa.bool_(): lambda value: bool(_plain(value)),
+        pa.float64(): _float64,
+        pa.bool_(): _bool,
         DECIMAL: _decimal,
         TIMESTAMP: _timestamp,
         pa.date32(): lambda value: _parsed(value, datetime.date),
         pa.time64("us"): _time,
-        pa.duration("us"): lambda value: _parsed(value, datetime.timedelta),
+        pa.duration("us"): _duration,
     }
     return simple[kind]
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    return value.model_dump(by_alias=True) if isinstance(value, BaseModel) else value
+    while isinstance(value, RootModel):
+        value = value.root
+    return value.value if isinstance(value, Enum) else value
+
+
+def _members(value: Any) -> "Mapping[str, Any]":
+    """An object's values by their names in the answer."""
+    found = _plain(value)
+    if isinstance(found, Mapping):
+        return found
+    return {key: getattr(found, name) for key, name in wire_names(type(found)).items()}
+
+
+@lru_cache(maxsize=1024)
+def wire_names(kind: type) -> "dict[str, str]":
+    """The field or attribute of each key in the answer, of a model or a dataclass."""
+    fields = getattr(kind, "__pydantic_fields__", None) or getattr(kind, "__dataclass_fields__", {})
+    by_alias = getattr(kind, "model_config", {}).get("validate_by_alias") is not False
+    return {(by_alias and _alias(field)) or name: name for name, field in fields.items()}
+
+
+def _alias(field: Any) -> "str | None":
+    """The alias that pydantic's JSON Schema shows."""
+    alias = getattr(field, "validation_alias", None)
+    if isinstance(alias, AliasChoices):
+        alias = next((c for c in alias.choices if isinstance(c, str)), None)
+    return alias if isinstance(alias, str) else getattr(field, "alias", None)
+
+
+def _ordered(values: Any) -> Any:
+    """Sets in an order that is the same in every process."""
+    return sorted(values, key=_json_text) if isinstance(values, (set, frozenset)) else values
 
 
 def _text(value: Any) -> str:
-    found = _plain(value)
-    text = found if isinstance(found, str) else str(found)
+    found = value if type(value) is str else _plain(value)
+    if not isinstance(found, str):
+        found = _jsonable(found)
+    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, sort_keys=True, allow_nan=False)
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError("holds a lone surrogate") from None
+            raise Misfit("holds a lone surrogate") from None
     return text
 
 
 def _int64(value: Any) -> int:
-    found = _plain(value)
-    if found not in INT64:
-        raise ValueError("does not fit 64 bits")
+    found = value if type(value) is int else _plain(value)
+    if isinstance(found, float) and found.is_integer():
+        found = int(found)
+    if not isinstance(found, int):
+        raise Misfit("is not an integer")
+    if not INT64.start <= found < INT64.stop:
+        raise Misfit("does not fit 64 bits")
+    return int(found)
+
+
+def _float64(value: Any) -> float:
+    found = value if type(value) is float else float(_plain(value))
+    if not math.isfinite(found):
+        raise Misfit("is not a finite number")
     return found
+
+
+def _bool(value: Any) -> bool:
+    found = _plain(value)
+    if not isinstance(found, bool):
+        raise Misfit("is not a boolean")
+    return found
+
+
+# Python's default context has 28 digits, the column has 38.
+_EXACT = Context(prec=38, traps=[InvalidOperation])
 
 
 def _decimal(value: Any) -> Decimal:
     try:
         found = Decimal(str(_plain(value)))
-        exact = found.quantize(Decimal(1).scaleb(-DECIMAL.scale))
+        exact = found.quantize(Decimal(1).scaleb(-DECIMAL.scale), context=_EXACT)
     except InvalidOperation:
-        raise ValueError("does not fit decimal128(38, 9)") from None
+        raise Misfit("does not fit decimal128(38, 9)") from None
     if exact != found:
-        raise ValueError("has more than 9 decimal places")
+        raise Misfit("has more than 9 decimal places")
     return exact
 
 
 def _timestamp(value: Any) -> datetime.datetime:
     found = _parsed(value, datetime.datetime)
-    return found.replace(tzinfo=datetime.timezone.utc) if found.tzinfo is None else found
+    utc = datetime.timezone.utc
+    try:
+        return found.replace(tzinfo=utc) if found.tzinfo is None else found.astimezone(utc)
+    except OverflowError:
+        raise Misfit("is outside the years 1 to 9999 in UTC") from None
+
+
+def _duration(value: Any) -> datetime.timedelta:
+    found: datetime.timedelta = _parsed(value, datetime.timedelta)
+    if found // datetime.timedelta(microseconds=1) not in INT64:
+        raise Misfit("does not fit 64 bits of microseconds")
+    return found
 
 
 def _time(value: Any) -> datetime.time:
     found: datetime.time = _parsed(value, datetime.time)
     if found.tzinfo is not None and found.utcoffset():
-        raise ValueError("is a time of another zone than UTC")
+        raise Misfit("is a time of another zone than UTC")
     return found.replace(tzinfo=None)
 
 
-@lru_cache
+@lru_cache(maxsize=1024)
 def _adapter(kind: type) -> "TypeAdapter[Any]":
     return TypeAdapter(kind)
 
 
+def from_text(text: str, kind: type) -> Any:
+    """A value of a type from JSON text, by the rules of a model's field. Raises ValueError."""
+    return _adapter(kind).validate_json(json.dumps(text), strict=True)
+
+
 def _parsed(value: Any, kind: type) -> Any:
-    return value if isinstance(value, kind) else _adapter(kind).validate_python(value)
+    return value if isinstance(value, kind) else from_text(_plain(value), kind)
 
 
 def _json_text(value: Any) -> str:
-    return json.dumps(_jsonable(value), ensure_ascii=False, sort_keys=True)
+    return _text(json.dumps(_jsonable(value), ensure_ascii=False, sort_keys=True, allow_nan=False))
 
 
 def _jsonable(value: Any) -> Any:
-    return _adapter(object).dump_python(value, mode="json")
+    """A value as JSON has it, with the keys of the answer at every depth."""
+    found = _plain(value)
+    if isinstance(found, Mapping) or wire_names(type(found)):
+        return {str(key): _jsonable(v) for key, v in _members(found).items()}
+    if isinstance(found, (list, tuple, set, frozenset)):
+        return [_jsonable(v) for v in _ordered(found)]
+    if found is None or isinstance(found, (str, int, float)):
+        return found
+    return _adapter(object).dump_python(found, mode="json")

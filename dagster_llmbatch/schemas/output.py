@@ -1,6 +1,7 @@
 """The output type of an asset: what the provider is asked for, what a valid answer is, and which columns it gives."""
 
 import base64
+import copy
 import hashlib
 import json
 import re
@@ -9,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel
+from pydantic import AliasChoices, AliasPath, BaseModel, PydanticUserError, RootModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from dagster_llmbatch.errors import ConfigurationError
-from dagster_llmbatch.schemas.arrow_types import arrow_field
+from dagster_llmbatch.errors import ConfigurationError, UnportableSchemaError
+from dagster_llmbatch.schemas.arrow_types import arrow_field, wire_names
 from dagster_llmbatch.schemas.portable import Portable, resolve
 from dagster_llmbatch.schemas.validation import (
     AnswerProblem as AnswerProblem,
@@ -58,12 +59,28 @@ class OutputSchema:
             return cls("text", None, None, TEXT_COLUMNS, ("text",))
         where = f"{asset}: " if asset else ""
         if isinstance(output, Mapping):
-            return cls._of_schema(dict(output), str(output.get("title") or "answer"), None, asset)
+            return cls._of_schema(_checked(output, where), str(output.get("title") or "answer"), None, asset)
         if not (isinstance(output, type) and issubclass(output, BaseModel)):
             raise ConfigurationError(
                 f"{where}output must be a pydantic model class, a JSON Schema dict or None, not {output!r}."
             )
-        return cls._of_schema(model_schema(output), output.__name__, output, asset)
+        if issubclass(output, RootModel):
+            raise UnportableSchemaError(
+                f"{where}output {output.__name__} is a RootModel; use a model with one field, which becomes the column."
+            )
+        unreachable = _unreachable(output)
+        if unreachable is not None:
+            raise UnportableSchemaError(
+                f"{where}output $.{unreachable}: structured output cannot express an AliasPath.",
+                path=f"$.{unreachable}",
+            )
+        try:
+            schema = model_schema(output)
+        except PydanticUserError as error:
+            raise UnportableSchemaError(
+                f"{where}output {output.__name__} has no JSON Schema: {error.message}"
+            ) from error
+        return cls._of_schema(schema, output.__name__, output, asset)
 
     @classmethod
     def _of_schema(
@@ -91,8 +108,10 @@ class OutputSchema:
     @property
     def digest(self) -> str:
         """SHA-256 in hex over what is asked and which columns it gives; the same in every process."""
-        canonical = json.dumps([self.name, self.json_schema, self.portable], sort_keys=True)
-        return hashlib.sha256(canonical.encode() + b"\0" + str(self.arrow_schema).encode()).hexdigest()
+        # Not the text of the Arrow schema: that is pyarrow's to change.
+        columns = [[field.name, str(field.type)] for field in self.arrow_schema]
+        canonical = json.dumps([self.name, self.json_schema, self.portable, columns, list(self.keys)], sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
     def matches(self, other: "OutputSchema") -> bool:
         """Whether two compiled types ask for and accept the same, as far as a schema can say."""
@@ -100,7 +119,7 @@ class OutputSchema:
 
     def for_provider(self, provider: str) -> "dict[str, Any] | None":
         """The schema in a provider's dialect; None for plain text. The portable form is OpenAI's."""
-        return None if self.portable is None else dict(self.portable)
+        return None if self.portable is None else copy.deepcopy(dict(self.portable))
 
     def validator(self) -> "Callable[[str], Valid | Invalid]":
         """A function from an answer's text to its column values, or to why it is not valid."""
@@ -131,24 +150,60 @@ class OutputSchema:
         return cls(stored["name"], stored["json_schema"], stored["portable"], arrow_schema, tuple(stored["keys"]))
 
 
-class _ExactDecimals(GenerateJsonSchema):
-    """Asks for a Decimal as text: a JSON number may have lost digits before we see it."""
+class _AsAsked(GenerateJsonSchema):
+    """Decimals as text, sets without order: what is asked, and the same in every process."""
 
     def decimal_schema(self, schema: Any) -> "dict[str, Any]":
-        return {"type": "string", "format": "decimal", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}
+        return {"type": "string", "format": "decimal"}
+
+    def set_schema(self, schema: Any) -> "dict[str, Any]":
+        return self._repeatable(super().set_schema(schema))
+
+    def frozenset_schema(self, schema: Any) -> "dict[str, Any]":
+        return self._repeatable(super().frozenset_schema(schema))
+
+    def _repeatable(self, schema: "dict[str, Any]") -> "dict[str, Any]":
+        # pydantic takes a list with repetitions for a set, so the schema must too.
+        return {k: v for k, v in schema.items() if k != "uniqueItems"}
+
+    def encode_default(self, dft: Any) -> Any:
+        found = super().encode_default(dft)
+        return sorted(found, key=json.dumps) if isinstance(dft, (set, frozenset)) else found
 
 
 def model_schema(model: "type[BaseModel]") -> "dict[str, Any]":
     """The JSON Schema of a pydantic model, as we ask for it."""
-    return model.model_json_schema(mode="validation", schema_generator=_ExactDecimals)
+    return model.model_json_schema(mode="validation", schema_generator=_AsAsked)
+
+
+def _checked(schema: "Mapping[str, Any]", where: str) -> "dict[str, Any]":
+    """An own copy of a user's JSON Schema. Raises ConfigurationError where it is none."""
+    from dagster_llmbatch.schemas.json_schema_rules import fault_of  # jsonschema is slow to import
+
+    try:
+        own = json.loads(json.dumps(schema, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{where}output is a dict that JSON cannot hold: {error}.") from error
+    fault = fault_of(own)
+    if fault is not None:
+        raise ConfigurationError(f"{where}output is no JSON Schema: {fault}.")
+    return own
 
 
 def _field_names(model: "type[BaseModel] | None", keys: "tuple[str, ...]") -> "tuple[str, ...]":
     """The column of each key in the answer: the model's field name, whatever alias the wire uses."""
     if model is None:
         return keys
-    names: dict[str, str] = {}
-    for name, field in model.model_fields.items():
-        alias = field.validation_alias if isinstance(field.validation_alias, str) else field.alias
-        names[alias or name] = name
+    names = wire_names(model)
     return tuple(names.get(key, key) for key in keys)
+
+
+def _unreachable(model: "type[BaseModel]") -> "str | None":
+    """A field that takes its value only from inside another: no schema asks for that."""
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias
+        if isinstance(alias, AliasPath) or (
+            isinstance(alias, AliasChoices) and not any(isinstance(c, str) for c in alias.choices)
+        ):
+            return name
+    return None

@@ -1,4 +1,4 @@
-"""JSON Schema to the form that strict structured output accepts, and answers back to the form that was meant.
+"""JSON Schema to the form that strict structured output accepts.
 
 The rules are OpenAI's for strict schemas (https://platform.openai.com/docs/guides/structured-outputs, read 2026-11-30):
 the root is an object, every object is closed, every property is required, optional is a union with null. What is only
@@ -32,6 +32,8 @@ REFUSED = {
     "contains": "contains",
 }
 MOST_PROPERTIES, MOST_LEVELS, MOST_ENUM_VALUES = 5_000, 10, 1_000
+DECIMAL_PATTERN = r"^-?[0-9]+(\.[0-9]+)?$"
+"""Asked of a Decimal, which goes as text: a JSON number may have lost digits before we see it."""
 
 
 class Portable:
@@ -62,12 +64,14 @@ class Portable:
             if keyword in node:
                 raise self._refuse(path, what)
         if "$ref" in node:
+            if definition_of(node["$ref"], self._root) is None:
+                raise self._refuse(path, "a $ref to anything but a definition of the same schema")
             return {"$ref": str(node["$ref"]).replace("#/definitions/", "#/$defs/")}
         if "allOf" in node:
             if len(node["allOf"]) != 1:
                 raise self._refuse(path, "allOf of several schemas")
             return self._node(node["allOf"][0], path, level)
-        options = node.get("anyOf") or node.get("oneOf")
+        options = options_of(node)
         if options:
             made = [self._node(option, f"{path}|{i}", level) for i, option in enumerate(options)]
             return {"anyOf": made} | ({"description": node["description"]} if "description" in node else {})
@@ -79,6 +83,8 @@ class Portable:
             del kept["pattern"]  # lookaround is refused; checked locally
         if node.get("format") in FORMATS:
             kept["format"] = node["format"]
+        elif node.get("format") == "decimal" and node.get("type") == "string":
+            kept.setdefault("pattern", DECIMAL_PATTERN)
         self._enum_values += len(node.get("enum", ()))
         if self._enum_values > MOST_ENUM_VALUES:
             raise self._refuse(path, f"more than {MOST_ENUM_VALUES} enum values")
@@ -144,47 +150,49 @@ def _references(node: Any) -> "set[str]":
     return set().union(*(_references(v) for v in node)) if isinstance(node, list) else set()
 
 
+def definition_of(ref: Any, root: "Mapping[str, Any]") -> "Mapping[str, Any] | None":
+    """The definition that a $ref names, `#` being the root; None where it names nothing of this schema."""
+    if ref == "#":
+        return root
+    head, _, name = str(ref).rpartition("/")
+    return (root.get(head[2:]) or {}).get(name) if head in ("#/$defs", "#/definitions") else None
+
+
+def is_recursive(ref: str, root: "Mapping[str, Any]") -> bool:
+    """Whether what a $ref names holds itself."""
+    defs = root.get("$defs") or root.get("definitions") or {}
+    name = ref.rsplit("/", 1)[-1]
+    return ref == "#" or _refers(defs.get(name), defs, name)
+
+
 def resolve(node: "Mapping[str, Any]", root: "Mapping[str, Any]") -> "dict[str, Any]":
-    """Follow a node's $ref, and a single allOf, to the schema it stands for."""
-    found = dict(node)
+    """Follow a node's $ref, and a single allOf, to the schema it stands for.
+
+    Raises UnportableSchemaError where a $ref leads nowhere, or only to itself.
+    """
+    found: Mapping[str, Any] | None = node
     for _ in range(100):
+        if found is None:
+            raise UnportableSchemaError("the output schema has a $ref that leads to no definition.", path="$")
         if "$ref" in found:
-            name = str(found["$ref"]).rsplit("/", 1)[-1]
-            defs = root.get("$defs") or root.get("definitions") or {}
-            found = dict(defs[name]) if name in defs else dict(root)
+            found = definition_of(found["$ref"], root)
         elif len(found.get("allOf", ())) == 1:
-            found = dict(found["allOf"][0])
+            found = found["allOf"][0]
         else:
-            return found
+            return dict(found)
     raise UnportableSchemaError("the output schema refers to itself and nothing else.", path="$")
+
+
+def options_of(node: "Mapping[str, Any]") -> "list[Any]":
+    """The options of a union; none where the node is no union."""
+    return node.get("anyOf") or node.get("oneOf") or []
 
 
 def accepts_null(node: "Mapping[str, Any]", root: "Mapping[str, Any]") -> bool:
     """Whether null is a value of the schema."""
     found = resolve(node, root)
-    options = found.get("anyOf") or found.get("oneOf")
+    options = options_of(found)
     if options:
         return any(accepts_null(option, root) for option in options)
     kinds = found.get("type")
     return kinds == "null" or (isinstance(kinds, list) and "null" in kinds) or None in found.get("enum", ())
-
-
-def without_filler_nulls(value: Any, node: "Mapping[str, Any]", root: "Mapping[str, Any]") -> Any:
-    """An answer without the nulls that stand only because every property had to be there: defaults apply again."""
-    found = resolve(node, root)
-    if isinstance(value, list):
-        items = found.get("items")
-        return [without_filler_nulls(v, items, root) for v in value] if isinstance(items, Mapping) else value
-    if not isinstance(value, dict):
-        return value
-    properties = found.get("properties")
-    if properties is None:
-        options = [resolve(o, root) for o in found.get("anyOf") or found.get("oneOf") or ()]
-        objects = [o for o in options if o.get("properties")]
-        return without_filler_nulls(value, objects[0], root) if len(objects) == 1 else value
-    required = set(found.get("required") or ())
-    return {
-        name: without_filler_nulls(v, properties[name], root) if name in properties else v
-        for name, v in value.items()
-        if not (v is None and name in properties and name not in required and not accepts_null(properties[name], root))
-    }

@@ -5,17 +5,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-import msgspec
 import pyarrow as pa
 from pydantic import BaseModel, ValidationError
+from pydantic_core.core_schema import ErrorType
 
-from dagster_llmbatch.schemas.arrow_types import converter, is_plain
-from dagster_llmbatch.schemas.portable import without_filler_nulls
+from dagster_llmbatch.schemas.arrow_types import Misfit, converter
+from dagster_llmbatch.schemas.wire_values import as_meant, is_json, strict_json, with_defaults
 
-FENCE = re.compile(r"\A\s*```[A-Za-z0-9_-]*[ \t]*\r?\n(.*?)\r?\n?[ \t]*```\s*\Z", re.DOTALL)
+FENCE_OPENING = re.compile(r"(`{3,})[A-Za-z0-9_.+-]*")
 FENCED = "fenced"
+LONG_NUMBER = re.compile(r"[0-9][0-9.]{15}")
+"""A number that may have more digits than a double keeps."""
+CORE_RULES = frozenset(get_args(ErrorType))
+"""Names of pydantic's own rules; any other is a user's text and might hold the value."""
 ISSUES = 5
 """Issues that a message names."""
 
@@ -93,69 +97,84 @@ def json_validator(parse: Parse) -> Validate:
             return found
         if not text.strip():
             return Invalid(AnswerProblem.EMPTY)
-        fence = FENCE.match(text)
-        if fence is None:
+        fenced = unfenced(text)
+        if fenced is None:
             return found
-        inner = parse(fence.group(1))
+        inner = parse(fenced)
         return inner if isinstance(inner, Invalid) else Valid(inner, FENCED)
 
     return validate
+
+
+def unfenced(text: str) -> "str | None":
+    """What stands in a Markdown fence around the whole text; None where no fence encloses it."""
+    whole = text.strip()
+    opening = FENCE_OPENING.match(whole)
+    if opening is None or not whole.endswith(opening.group(1)):
+        return None
+    return whole[opening.end() : -len(opening.group(1))].strip()
 
 
 def model_parser(model: "type[BaseModel]", schema: "Mapping[str, Any]", columns: pa.Schema) -> Parse:
     """Validation by the user's pydantic model, in strict mode."""
     validate_json = model.__pydantic_validator__.validate_json
     names = tuple(columns.names)
-    plain = all(is_plain(field) for field in columns)
     converters = [converter(field) for field in columns]
-    floats = any(pa.types.is_floating(field.type) for field in columns) or not plain
+    decimals = '"decimal"' in json.dumps(schema)
 
     def parse(text: str) -> "Sequence[Any] | Invalid":
-        if floats and ("NaN" in text or "Infinity" in text) and not _is_json(text):
+        if ("NaN" in text or "Infinity" in text) and not is_json(text):
             return Invalid(AnswerProblem.NOT_JSON)
         try:
+            if decimals and LONG_NUMBER.search(text):  # pydantic makes a Decimal of the nearest double
+                text = json.dumps(as_meant(strict_json(text), schema, schema))
             found = validate_json(text, strict=True)
         except ValidationError as error:
-            return _again_without_nulls(text, error)
-        except UnicodeEncodeError:
+            return _again_as_meant(text, error)
+        except ValueError:
             return Invalid(AnswerProblem.NOT_JSON)
+        except Exception as error:  # a user's validator: one row's answer must not stop the others
+            return _raised(error)
         return _converted(names, found.__dict__, converters)
 
-    def _again_without_nulls(text: str, error: ValidationError) -> "Sequence[Any] | Invalid":
-        first = error.errors(include_input=False, include_url=False, include_context=False)
-        if first[0]["type"] == "json_invalid":
-            return Invalid(AnswerProblem.NOT_JSON)
+    def _again_as_meant(text: str, error: ValidationError) -> "Sequence[Any] | Invalid":
         try:
-            value = msgspec.json.decode(text)
-            pruned = without_filler_nulls(value, schema, schema)
-            if pruned != value:
-                return _converted(names, validate_json(json.dumps(pruned), strict=True).__dict__, converters)
+            value = strict_json(text)
+            meant = as_meant(value, schema, schema)
+            if meant == value:
+                return _broken(error)
+            return _converted(names, validate_json(json.dumps(meant), strict=True).__dict__, converters)
         except ValidationError as again:
-            first = again.errors(include_input=False, include_url=False, include_context=False)
-        except msgspec.DecodeError:
+            return _broken(again)
+        except ValueError:
             return Invalid(AnswerProblem.NOT_JSON)
-        return Invalid(AnswerProblem.SCHEMA_MISMATCH, tuple(_issue(e["loc"], e["type"]) for e in first))
+        except Exception as raised:  # as above
+            return _raised(raised)
 
     return parse
 
 
 def schema_parser(schema: "Mapping[str, Any]", columns: pa.Schema, keys: "Sequence[str]") -> Parse:
     """Validation by a JSON Schema alone: given as the output, or stored with a plan whose model has changed since."""
-    from jsonschema import Draft202012Validator, FormatChecker
+    from dagster_llmbatch.schemas.json_schema_rules import rules_of  # jsonschema is slow to import
 
-    validator = Draft202012Validator(dict(schema), format_checker=FormatChecker())
+    rules = rules_of(schema)
     converters = [converter(field) for field in columns]
     names = tuple(columns.names)
 
     def parse(text: str) -> "Sequence[Any] | Invalid":
         try:
-            value = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError):
+            value = strict_json(text)
+        except ValueError:
             return Invalid(AnswerProblem.NOT_JSON)
-        value = without_filler_nulls(value, schema, schema)
-        issues = tuple(_issue(e.absolute_path, str(e.validator)) for e in validator.iter_errors(value))
-        if issues:
-            return Invalid(AnswerProblem.SCHEMA_MISMATCH, issues)
+        try:
+            value = as_meant(value, schema, schema)
+            issues = tuple(_issue(e.absolute_path, str(e.validator)) for e in rules.iter_errors(value))
+            if issues:
+                return Invalid(AnswerProblem.SCHEMA_MISMATCH, issues)
+            value = with_defaults(value, schema, schema)
+        except RecursionError:
+            return _mismatch("$", "nested too deeply")
         row = {name: value.get(key) for name, key in zip(names, keys, strict=True)}
         return _converted(names, row, converters)
 
@@ -165,7 +184,7 @@ def schema_parser(schema: "Mapping[str, Any]", columns: pa.Schema, keys: "Sequen
 def _converted(names: "Sequence[str]", row: "Mapping[str, Any]", converters: "Sequence[Any]") -> "list[Any] | Invalid":
     try:
         return [convert(row[name]) for name, convert in zip(names, converters, strict=True)]
-    except (ValueError, OverflowError):
+    except Exception:  # a user's validator may have made a value of any type
         return _unfit(names, row, converters)
 
 
@@ -174,11 +193,25 @@ def _unfit(names: "Sequence[str]", row: "Mapping[str, Any]", converters: "Sequen
     for name, convert in zip(names, converters, strict=True):
         try:
             convert(row[name])
-        except ValidationError:
-            issues.append(Issue(name, "does not fit its column"))
-        except (ValueError, OverflowError) as error:
+        except Misfit as error:
             issues.append(Issue(name, str(error)))
+        except Exception:  # its text may hold the value
+            issues.append(Issue(name, "does not fit its column"))
     return Invalid(AnswerProblem.SCHEMA_MISMATCH, tuple(issues))
+
+
+def _broken(error: ValidationError) -> Invalid:
+    found = error.errors(include_input=False, include_url=False, include_context=False)
+    issues = []
+    for e in found:
+        kind = e["type"] if e["type"] in CORE_RULES else "a rule of the model"
+        # The last step of an unexpected key's path is the key, which is the answer's text.
+        issues.append(_issue(e["loc"][:-1] if kind == "extra_forbidden" else e["loc"], kind))
+    return Invalid(AnswerProblem.SCHEMA_MISMATCH, tuple(issues))
+
+
+def _raised(error: Exception) -> Invalid:
+    return _mismatch("$", f"a validator of the model raised {type(error).__name__}")
 
 
 def _mismatch(path: str, rule: str) -> Invalid:
@@ -190,11 +223,3 @@ def _issue(location: Any, rule: str) -> Issue:
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else (f".{part}" if path else str(part))
     return Issue(path or "$", rule.replace("_", " "))
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return False
-    return True

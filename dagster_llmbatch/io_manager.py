@@ -5,11 +5,10 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import dagster as dg
 import pyarrow as pa
-import pyarrow.dataset as ds
 from pydantic import PrivateAttr
 from upath import UPath
 
@@ -24,6 +23,9 @@ from dagster_llmbatch.core.parquet_files import (
 )
 from dagster_llmbatch.core.tables import open_rows
 from dagster_llmbatch.errors import ConfigurationError, InputError
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 DEFAULT_FOLDER = "llmbatch_results"
 """Folder in the instance's storage directory that is used without a base_path."""
@@ -213,7 +215,9 @@ def _table(paths: "list[UPath]", asset: str) -> pa.Table:
     return open_files(paths, asset).read_all()
 
 
-def _dataset(paths: "list[UPath]", asset: str) -> ds.Dataset:
+def _dataset(paths: "list[UPath]", asset: str) -> "ds.Dataset":
+    import pyarrow.dataset as ds  # loads pandas: a second of start-up that most runs do not need
+
     filesystem, _ = arrow_filesystem(paths[0])
     files = [arrow_filesystem(path)[1] for path in paths]
     return ds.dataset(files, schema=common_schema(paths, asset), filesystem=filesystem, format="parquet")

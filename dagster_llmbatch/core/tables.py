@@ -7,15 +7,17 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from upath import UPath
 
 from dagster_llmbatch.core.parquet_files import BATCH_ROWS, arrow_filesystem, open_parquet, with_types
 from dagster_llmbatch.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 RESERVED_PREFIX = "llm_"
 """Columns of the results table that are not the user's start like this."""
@@ -58,7 +60,7 @@ def _open(value: Any, asset: str) -> pa.RecordBatchReader:
         return value.to_reader(max_chunksize=BATCH_ROWS)
     if isinstance(value, pa.RecordBatch):
         return pa.RecordBatchReader.from_batches(value.schema, [value])
-    if isinstance(value, ds.Dataset):
+    if _is_a(value, "pyarrow.dataset", "Dataset"):
         return _scan(value)
     if isinstance(value, str | os.PathLike | UPath):
         return _open_path(value, asset)
@@ -215,6 +217,8 @@ def _open_folder(path: UPath, filesystem: pafs.FileSystem, inside: str, asset: s
     )
     if not files:
         raise InputError(f"{asset}: the folder {path} has no .parquet file.")
+    import pyarrow.dataset as ds  # loads pandas: a second of start-up that most runs do not need
+
     options = ds.FileSystemFactoryOptions(
         partition_base_dir=inside, partitioning=cast("Any", ds.HivePartitioning.discover())
     )
@@ -236,7 +240,7 @@ def _open_folder(path: UPath, filesystem: pafs.FileSystem, inside: str, asset: s
     return _scan(dataset)
 
 
-def _scan(dataset: ds.Dataset) -> pa.RecordBatchReader:
+def _scan(dataset: "ds.Dataset") -> pa.RecordBatchReader:
     # Little readahead: by default a scanner reads 16 batches of 131,072 rows ahead in each of four files.
     return dataset.scanner(batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1).to_reader()
 

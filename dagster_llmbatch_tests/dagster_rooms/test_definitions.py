@@ -324,3 +324,9 @@ def test_importing_needs_no_extra() -> None:
     hidden = ["starlette", "uvicorn", "openai", "polars", "duckdb", "psycopg2"]
     code = f"import sys; sys.modules.update(dict.fromkeys({hidden})); import dagster_llmbatch"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_importing_loads_no_frame_library() -> None:
+    """Each run and each tick pays for what the import loads: pandas and polars come only when a table needs them."""
+    code = "import sys, dagster_llmbatch; sys.exit(bool({'pandas', 'polars', 'alembic', 'genai_prices'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

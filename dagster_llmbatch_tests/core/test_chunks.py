@@ -1,0 +1,110 @@
+"""Requests into chunks: every request in exactly one, and no chunk over a limit."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_llmbatch.core.chunks import Chunk, Oversized, split
+from dagster_llmbatch.providers.contract import Limits, RequestTemplate
+from dagster_llmbatch.providers.limits import LIMITS
+from dagster_llmbatch.providers.openai import RESPONSES, OpenAIEncoder
+
+NOWHERE = Path(os.devnull)
+REAL = LIMITS["openai"]
+
+
+def limits(requests: int, size: int) -> Limits:
+    """Limits with only count and bytes set."""
+    return Limits(requests, size, window=1.0, cancel_settle=0.0, retention=1.0, as_of="2026-11-30", source="test")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 30)), max_size=40),
+    most=st.integers(1, 7),
+    size=st.integers(1, 60),
+    ours=st.none() | st.integers(1, 9),
+)
+def test_every_request_stands_in_one_chunk_within_the_limits(
+    rows: "list[tuple[str, int]]", most: int, size: int, ours: "int | None", tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each row is in one chunk of its group or oversized; count and bytes hold; files hold the lines in row order."""
+    folder = tmp_path_factory.mktemp("chunks")
+    lines = {row: bytes([97 + row % 26]) * (length - 1) + b"\n" for row, (_, length) in enumerate(rows)}
+    requests = ((group, row, f"id-{row}", lines[row]) for row, (group, _) in enumerate(rows))
+    found = list(split(requests, limits(most, size), max_requests=ours, path_for=lambda n: folder / f"{n}.jsonl"))
+    chunks = [chunk for chunk in found if isinstance(chunk, Chunk)]
+    oversized = {one.row: one.bytes for one in found if isinstance(one, Oversized)}
+    assert oversized == {row: len(line) for row, line in lines.items() if len(line) > size}
+    sent = [row for chunk in chunks for row in chunk.rows]
+    assert sorted([*sent, *oversized]) == list(range(len(rows)))
+    assert len({chunk.path for chunk in chunks}) == len(chunks)
+    for chunk in chunks:
+        assert 0 < len(chunk.rows) <= min(most, ours or most)
+        assert chunk.rows == sorted(chunk.rows)
+        assert {rows[row][0] for row in chunk.rows} == {chunk.group}
+        assert chunk.custom_ids == [f"id-{row}" for row in chunk.rows]
+        content = chunk.path.read_bytes()
+        assert content == b"".join(lines[row] for row in chunk.rows)
+        assert len(content) == chunk.bytes <= size
+
+
+def test_interleaved_groups_keep_one_chunk_each(tmp_path: Path) -> None:
+    """Two models row by row make two chunks, not one a row."""
+    requests = [("ab"[row % 2], row, str(row), b"x\n") for row in range(10)]
+    found = list(split(requests, limits(50, 1000), max_requests=None, path_for=lambda n: tmp_path / str(n)))
+    assert sorted((c.group, c.rows) for c in found if isinstance(c, Chunk)) == [
+        ("a", [0, 2, 4, 6, 8]),
+        ("b", [1, 3, 5, 7, 9]),
+    ]
+
+
+def test_our_count_never_raises_the_providers() -> None:
+    """max_requests can only make chunks smaller."""
+    requests = [("a", row, str(row), b"x\n") for row in range(5)]
+    found = list(split(requests, limits(2, 1000), max_requests=100, path_for=lambda n: NOWHERE))
+    assert [len(c.rows) for c in found if isinstance(c, Chunk)] == [2, 2, 1]
+
+
+def test_no_requests_make_no_chunk(tmp_path: Path) -> None:
+    """Nothing to send creates no batch and no file."""
+    assert list(split([], limits(2, 10), max_requests=None, path_for=lambda n: tmp_path / str(n))) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_of_exactly_the_limit_is_sent() -> None:
+    """The limit itself is allowed; a byte more is not."""
+    requests = [("a", 0, "0", b"123456789\n"), ("a", 1, "1", b"1234567890\n")]
+    first, second = split(requests, limits(9, 10), max_requests=None, path_for=lambda n: NOWHERE)
+    assert first == Oversized(1, 11)
+    assert isinstance(second, Chunk)
+    assert second.rows == [0]
+
+
+def test_wide_characters_count_in_bytes() -> None:
+    """30 rows of 9 MB of 3-byte characters stay under 200 MB a chunk, with the schema in each line counted."""
+    template = RequestTemplate("gpt-5-mini", schema={"type": "object", "description": "d" * 50_000})
+    line = OpenAIEncoder(template, RESPONSES).line("r-1", "\u3042" * 3_000_000)
+    assert len(line) > 9_050_000
+    requests = (("a", row, str(row), line) for row in range(30))
+    found = list(split(requests, REAL, max_requests=None, path_for=lambda n: NOWHERE))
+    assert [len(c.rows) for c in found if isinstance(c, Chunk)] == [22, 8]
+    assert all(c.bytes <= 200_000_000 for c in found)
+
+
+def test_one_row_over_the_limit_fails_alone() -> None:
+    """A row of 210 MB is named; its neighbours share one chunk."""
+    requests = [("a", 0, "0", b"x\n"), ("a", 1, "1", bytes(210_000_000)), ("a", 2, "2", b"x\n")]
+    found = list(split(requests, REAL, max_requests=None, path_for=lambda n: NOWHERE))
+    assert found[0] == Oversized(1, 210_000_000)
+    assert [c.rows for c in found if isinstance(c, Chunk)] == [[0, 2]]
+
+
+def test_many_tiny_rows_split_by_count() -> None:
+    """50,001 rows make a chunk of 50,000 and one of 1."""
+    requests = (("a", row, str(row), b"x\n") for row in range(50_001))
+    found = split(requests, REAL, max_requests=None, path_for=lambda n: NOWHERE)
+    assert [len(c.rows) for c in found if isinstance(c, Chunk)] == [50_000, 1]

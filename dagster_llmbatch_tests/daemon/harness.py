@@ -135,7 +135,11 @@ class DagsterHome:
         """Ask until there is something, or fail saying what was awaited."""
         ends = time.monotonic() + timeout
         while time.monotonic() < ends:
-            value = found()
+            try:
+                value = found()
+            except urllib.error.HTTPError as error:  # a busy webserver; what is only asked may be asked again
+                sys.stderr.write(f"HTTP {error.code} while waiting for {what}: {error.read()[:500]!r}\n")
+                value = None
             if value:
                 return value
             time.sleep(0.25)

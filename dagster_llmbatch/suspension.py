@@ -44,7 +44,7 @@ def suspend(context: dg.AssetExecutionContext, *, entry_id: str) -> str:
     assets = internals.downstream_of(repository, llm_batch_assets(repository) & planned, planned)
     partitions_def = repository.asset_graph.get(context.assets_def.key).partitions_def
     tags = internals.single_partition_tags(continuation_tags(run), partitions_def) | {ENTRY_TAG: entry_id}
-    run_id = internals.derived_run_id(run.root_run_id or run.run_id, "continuation")
+    run_id = _continuation_id(run)
     while True:
         created = internals.create_suspended_run(
             instance, repository, run, run_id=run_id, assets=assets, checks=_checks(repository, run, assets), tags=tags
@@ -57,6 +57,11 @@ def suspend(context: dg.AssetExecutionContext, *, entry_id: str) -> str:
         if existing is None or existing.status is internals.SUSPENDED:
             return run_id
         run_id = internals.derived_run_id(run_id, "next")  # that one was woken already
+
+
+def _continuation_id(run: dg.DagsterRun) -> str:
+    """The run id of the first continuation of a run and its retries: every process derives the same."""
+    return internals.derived_run_id(run.root_run_id or run.run_id, "continuation")
 
 
 def continuation_tags(run: dg.DagsterRun) -> "dict[str, str]":
@@ -138,13 +143,15 @@ class Waker:
     def tend(self, group: Group, *, ready: bool) -> "Tended | None":
         """Do what is to be done about one group. `ready`: every waiting asset of it can go on. None: not ours."""
         parents = [run for run in map(self.instance.get_run_by_id, group.run_ids) if run is not None]
-        continuation = self.instance.get_run_by_id(group.continuation_id) if group.continuation_id else None
+        continuation = self._continuation(group, parents)
         known = continuation or (parents[0] if parents else None)
         if known is None:
             self._forget(group)
             return Tended(Became.GONE)
         if internals.location_name(known) != self.location:
             return None
+        if continuation is None and not self._parents_ended(parents):
+            return Tended(Became.WAITING)  # the run may be about to leave its continuation
         if self._backfill_ends(known):
             return self._give_up(group, continuation, "Its backfill was canceled or failed.")
         if continuation is None:
@@ -249,10 +256,21 @@ class Waker:
         self._forget(group)
         return Tended(Became.GONE)
 
+    def _continuation(self, group: Group, parents: "list[dg.DagsterRun]") -> "dg.DagsterRun | None":
+        """The group's continuation, also one that its run left and died before it could record it."""
+        if group.continuation_id is not None:
+            return self.instance.get_run_by_id(group.continuation_id)
+        for parent in parents:
+            found = self.instance.get_run_by_id(_continuation_id(parent))
+            if found is not None and found.status is internals.SUSPENDED:
+                for wait in group.waits:
+                    self.ledger.note_run(wait.entry_id, found.run_id, now=self.now())
+                    self.ledger.set_continuation(wait.run_id, found.run_id)
+                return found
+        return None
+
     def _heal(self, group: Group, parents: "list[dg.DagsterRun]") -> Tended:
         """The continuation was never made (a crash) or was deleted: a running backfill gets a new run, others forget."""
-        if not self._parents_ended(parents):
-            return Tended(Became.WAITING)
         parent = parents[-1]
         self._forget(group)
         if internals.BACKFILL_TAG not in parent.tags:

@@ -59,6 +59,7 @@ def triage_report(context: dg.AssetExecutionContext, ticket_triage: pa.Table) ->
 defs = dg.Definitions.merge(
     dg.Definitions(
         assets=[tickets, triage_report],
+        executor=dg.in_process_executor,  # small steps: one process a run is enough
         resources={
             "llm_batch": LLMBatchResource(
                 openai={

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, outcomes_table
+from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, outcomes_table
 from dagster_llmbatch.core.plan import BLOCK_ROWS
 from dagster_llmbatch.errors import BatchNotFoundError
 from dagster_llmbatch.ledger.records import BatchRecord
@@ -38,26 +38,30 @@ def reconcile(
 ) -> Reconciled:
     """Give every request (row, custom_id, attempt) exactly one outcome.
 
-    Of several results for one custom_id the first counts, but an answer beats an error: it was paid for.
+    Of several results for one custom_id the first counts, but what was paid for beats an error, and an answer beats all.
     """
     sent = {custom_id: (row, attempt) for row, custom_id, attempt in requests}
     found = Reconciled()
-    for outcome in outcomes:
-        known = sent.get(outcome.custom_id)
-        if known is None:
-            found.strangers += 1
-            continue
-        row, attempt = known
-        earlier = found.outcomes.get(row)
-        if earlier is not None:
-            found.duplicates += 1
-            if earlier[2].kind is OutcomeKind.ANSWER or outcome.kind is not OutcomeKind.ANSWER:
+    gone = status.provider_state == GONE
+    try:
+        for outcome in outcomes:
+            known = sent.get(outcome.custom_id)
+            if known is None:
+                found.strangers += 1
                 continue
-        found.outcomes[row] = (attempt, True, outcome)
+            row, attempt = known
+            earlier = found.outcomes.get(row)
+            found.duplicates += earlier is not None
+            if earlier is None or _worth(outcome) > _worth(earlier[2]):
+                found.outcomes[row] = (attempt, True, outcome)
+    except BatchNotFoundError:
+        # kept too short at the provider: what was not read is gone, and nobody buys it again unasked
+        logger.warning("batch %s: result files are gone at the provider.", status.handle.batch_id)
+        gone = True
     for custom_id, (row, attempt) in sent.items():
         if row not in found.outcomes:
             found.missing += 1
-            found.outcomes[row] = (attempt, not status.queue_full, _without_result(custom_id, status))
+            found.outcomes[row] = (attempt, not status.queue_full, _without_result(custom_id, status, gone))
     return found
 
 
@@ -92,14 +96,14 @@ def request_rows(segments: SegmentStore, name: str) -> "Iterator[tuple[int, str,
 def _stream(provider: BatchProvider, status: BatchStatus) -> "Iterator[Outcome]":
     if status.state is BatchState.FAILED and not status.result_refs:
         return
-    try:
-        yield from provider.outcomes(status)
-    except BatchNotFoundError:
-        # kept too short at the provider: what was not read is gone, and nobody buys it again unasked
-        logger.warning("batch %s: result files are gone at the provider.", status.handle.batch_id)
+    yield from provider.outcomes(status)
 
 
-def _without_result(custom_id: str, status: BatchStatus) -> Outcome:
+def _worth(outcome: Outcome) -> int:
+    return 2 if outcome.kind is OutcomeKind.ANSWER else int(outcome.kind in PAID_FINAL)
+
+
+def _without_result(custom_id: str, status: BatchStatus, gone: bool) -> Outcome:
     """The outcome of a request that stands in no result file, by how its batch ended."""
     if status.state is BatchState.FAILED:
         return Outcome(
@@ -116,7 +120,6 @@ def _without_result(custom_id: str, status: BatchStatus) -> Outcome:
         )
     if status.state is BatchState.CANCELLED:
         return Outcome(custom_id, OutcomeKind.CANCELLED, error_category=ErrorCategory.CANCELLED, error_code="cancelled")
-    gone = status.provider_state == GONE
     return Outcome(
         custom_id,
         OutcomeKind.MISSING,

@@ -7,7 +7,8 @@ the cost. Row text is data: braces in it are never evaluated.
 import difflib
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,8 +60,9 @@ def compile_prompt(prompt: Prompt, columns: pa.Schema, *, asset: str) -> PromptR
     """
     if callable(prompt):
         return _Function(prompt, tuple(columns.names))
-    tree = _parse(prompt, asset)
-    names = sorted(meta.find_undeclared_variables(tree) - set(_environment().globals))
+    tree = _parse(prompt, asset, columns.names)
+    named = meta.find_undeclared_variables(tree)
+    names = sorted(named)
     missing = [name for name in names if name not in columns.names]
     if missing:
         close = {m: difflib.get_close_matches(m, columns.names, 1) for m in missing}
@@ -72,7 +74,7 @@ def compile_prompt(prompt: Prompt, columns: pa.Schema, *, asset: str) -> PromptR
                 f"{asset}: the prompt names {name!r}, which is {columns.field(name).type} and has no text form. Decode it, "
                 "or base64-encode it, in the input table."
             )
-    parts = _plain_parts(tree)
+    parts = _plain_parts(tree, names)
     return _Concatenation(parts, tuple(names)) if parts is not None else _Template(prompt, tuple(names))
 
 
@@ -89,10 +91,13 @@ def prompt_source(prompt: Prompt) -> str:
         return f"{type(prompt).__module__}.{getattr(prompt, '__qualname__', type(prompt).__qualname__)}"
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    return ImmutableSandboxedEnvironment(
+def _environment(columns: "Sequence[str]" = ()) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
         undefined=jinja2.StrictUndefined, finalize=text_of_defined, keep_trailing_newline=True, autoescape=False
     )
+    for name in columns:  # a column comes before a global of Jinja's of the same name, such as range
+        environment.globals.pop(name, None)
+    return environment
 
 
 def text_of_defined(value: Any) -> Any:
@@ -100,16 +105,16 @@ def text_of_defined(value: Any) -> Any:
     return value if isinstance(value, jinja2.Undefined) else text_of(value)
 
 
-def _parse(prompt: str, asset: str) -> nodes.Template:
+def _parse(prompt: str, asset: str, columns: "Sequence[str]" = ()) -> nodes.Template:
     try:
-        return _environment().parse(prompt)
+        return _environment(columns).parse(prompt)
     except jinja2.TemplateSyntaxError as error:
         raise ConfigurationError(
             f"{asset}: the prompt template is wrong at line {error.lineno}: {error.message}"
         ) from None
 
 
-def _plain_parts(tree: nodes.Template) -> "list[tuple[bool, str]] | None":
+def _plain_parts(tree: nodes.Template, columns: "list[str]") -> "list[tuple[bool, str]] | None":
     """(is a column, text or column name) where the template holds nothing else, else None."""
     parts: list[tuple[bool, str]] = []
     for output in tree.body:
@@ -118,7 +123,7 @@ def _plain_parts(tree: nodes.Template) -> "list[tuple[bool, str]] | None":
         for node in output.nodes:
             if isinstance(node, nodes.TemplateData):
                 parts.append((False, node.data))
-            elif isinstance(node, nodes.Name):
+            elif isinstance(node, nodes.Name) and node.name in columns:
                 parts.append((True, node.name))
             else:
                 return None
@@ -136,7 +141,29 @@ def _checked(prompt: str) -> "str | RenderFailure":
     return prompt
 
 
-class _Concatenation:
+class _ByRow(ABC):
+    """Renders a batch at once; where a value of it has no text form, row by row, so that its row fails alone."""
+
+    columns: "tuple[str, ...]"
+
+    def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+        """One prompt, or the reason for none, a row."""
+        try:
+            return self._render(batch)
+        except (ValueError, OverflowError, TypeError):
+            return [self._alone(batch.slice(at, 1)) for at in range(batch.num_rows)]
+
+    def _alone(self, row: pa.RecordBatch) -> "str | RenderFailure":
+        try:
+            return self._render(row)[0]
+        except (ValueError, OverflowError, TypeError) as error:
+            return RenderFailure(f"a value has no text form ({type(error).__name__})")
+
+    @abstractmethod
+    def _render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]": ...
+
+
+class _Concatenation(_ByRow):
     """Text and columns, joined."""
 
     def __init__(self, parts: "list[tuple[bool, str]]", columns: "tuple[str, ...]") -> None:
@@ -146,7 +173,7 @@ class _Concatenation:
         )
         self._order = [text for is_column, text in parts if is_column]
 
-    def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+    def _render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
         if not self._order:
             return [_checked(self._form.format())] * batch.num_rows
         texts = {name: texts_of(batch.column(name)) for name in self.columns}
@@ -154,14 +181,14 @@ class _Concatenation:
         return [_checked(form(*values)) for values in zip(*(texts[name] for name in self._order), strict=True)]
 
 
-class _Template:
+class _Template(_ByRow):
     """A Jinja2 template of any kind."""
 
     def __init__(self, prompt: str, columns: "tuple[str, ...]") -> None:
         self.columns = columns
-        self._template = _environment().from_string(prompt)
+        self._template = _environment(columns).from_string(prompt)
 
-    def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+    def _render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
         values = [values_of(batch.column(name)) for name in self.columns]
         rows = zip(*values, strict=True) if values else ((),) * batch.num_rows
         return [self._one(dict(zip(self.columns, row, strict=True))) for row in rows]
@@ -173,14 +200,14 @@ class _Template:
             return RenderFailure(f"the prompt template failed ({type(error).__name__})")
 
 
-class _Function:
+class _Function(_ByRow):
     """A user's function of the row."""
 
     def __init__(self, function: "Callable[[dict[str, Any]], str]", columns: "tuple[str, ...]") -> None:
         self.columns = columns
         self._function = function
 
-    def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+    def _render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
         values = [values_of(column) for column in batch.columns]
         rows = zip(*values, strict=True) if values else ((),) * batch.num_rows
         return [self._one(dict(zip(self.columns, row, strict=True))) for row in rows]

@@ -37,7 +37,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, datetime.timedelta):
-        return repr(value.total_seconds())
+        return _seconds(value)
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, list | tuple | dict):
@@ -45,6 +45,16 @@ def text_of(value: Any) -> str:
     if isinstance(value, bytes):
         raise TypeError("binary has no text form")
     return str(value)
+
+
+def _seconds(value: datetime.timedelta) -> str:
+    # pandas' Timedelta, which Arrow gives for nanoseconds, has a part that total_seconds() rounds or writes as 1e-09
+    nanoseconds = getattr(value, "value", None)
+    if not isinstance(nanoseconds, int):
+        nanoseconds = ((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds) * 1000
+    text = format(Decimal(nanoseconds).scaleb(-9), "f")
+    whole, _, rest = text.partition(".")
+    return f"{whole}.{rest.rstrip('0') or '0'}"
 
 
 def _plain(value: Any) -> Any:
@@ -59,6 +69,10 @@ def _plain(value: Any) -> Any:
 
 def is_binary(kind: pa.DataType) -> bool:
     """Whether a column's values have no text form."""
+    if pa.types.is_dictionary(kind):
+        return is_binary(kind.value_type)
+    if pa.types.is_nested(kind):
+        return any(is_binary(kind.field(i).type) for i in range(kind.num_fields))
     return (
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
@@ -86,7 +100,13 @@ def texts_of(column: pa.Array) -> "list[str]":
     if pa.types.is_integer(kind):
         return _without_nulls(pc.cast(column, pa.string()).to_pylist())
     form: Callable[[Any], str] = text_of
-    return [form(value) for value in values_of(column)]
+    try:
+        return [form(value) for value in values_of(column)]
+    except OverflowError:
+        if not pa.types.is_temporal(kind):
+            raise
+        # an instant beyond Python's years 1 to 9999 has a text in Arrow all the same
+        return [value.replace(" ", "T", 1) for value in _without_nulls(pc.cast(column, pa.string()).to_pylist())]
 
 
 def _without_nulls(values: "list[str | None]") -> "list[str]":

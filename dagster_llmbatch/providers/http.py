@@ -105,7 +105,10 @@ class ProviderHttp:
             if body is not None:
                 return body
         elif response.status_code not in (408, 409) and response.status_code < 500:
-            raise self.error(response)
+            refused = self.error(response)
+            if isinstance(refused, BatchNotFoundError):  # there is no batch yet that could be missing
+                raise RejectedError(str(refused), provider=self.provider, status_code=404, code=refused.code)
+            raise refused
         raise AmbiguousCreateError(
             f"{self.provider}: HTTP {response.status_code} to a request that it may have carried out.",
             provider=self.provider,
@@ -199,7 +202,7 @@ def backoff(attempt: int, floor: "float | None") -> float:
 def retry_after(headers: "Mapping[str, str]", now: float) -> "float | None":
     """Seconds a provider asked to wait (`retry-after-ms`, or `retry-after` in seconds or as an HTTP date)."""
     if (milliseconds := headers.get("retry-after-ms")) is not None and _number(milliseconds) is not None:
-        return float(milliseconds) / 1000
+        return max(0.0, float(milliseconds)) / 1000
     value = headers.get("retry-after")
     if value is None:
         return None

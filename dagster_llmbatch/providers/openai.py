@@ -1,5 +1,6 @@
 """OpenAI's Batch API, and servers that speak it. Facts: https://platform.openai.com/docs/guides/batch, read 2026-11-30."""
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from dagster_llmbatch.errors import BatchNotFoundError, ConfigurationError
+from dagster_llmbatch.errors import AmbiguousCreateError, BatchNotFoundError, ConfigurationError
 from dagster_llmbatch.providers.contract import (
     BatchHandle,
     BatchState,
@@ -89,7 +90,10 @@ class OpenAIBatchProvider:
             "completion_window": "24h",
             "metadata": {KEY: external_key},
         }
-        return read_batch(self._http.call_once("POST", "batches", json=body))
+        created = self._http.call_once("POST", "batches", json=body)
+        if not created.get("id"):
+            raise AmbiguousCreateError("openai: the create call succeeded without naming a batch.", provider="openai")
+        return read_batch(created)
 
     def find(self, external_key: str, *, uploaded: "Uploaded | None", since: float) -> "BatchStatus | None":
         """Page through the batches, newest first, for our key or our input file."""
@@ -175,8 +179,10 @@ def _body(template: RequestTemplate, endpoint: str) -> "dict[str, Any]":
             f"params {ours} are set by dagster_llmbatch (model, system, prompt, output); remove them."
         )
     for name, value in params.items():
-        if isinstance(value, float) and value != value:
-            raise ConfigurationError(f"params[{name!r}] is NaN, which JSON cannot carry.")
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"params[{name!r}] is no JSON value: {error}") from None
     messages = [{"role": "system", "content": template.system}] if template.system is not None else []
     messages.append({"role": "user", "content": _PROMPT})
     if endpoint == CHAT:

@@ -1,6 +1,8 @@
 """Rows of OpenAI's result files: one line each, to one outcome. Both endpoints' bodies, told apart by what they hold."""
 
+import json
 import logging
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -88,6 +90,8 @@ def read_row(line: bytes) -> "Outcome | None":
     try:
         row = _decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
+        row = _tolerant(line)
+    if row is None:
         logger.warning("a result line of %d bytes cannot be read and is skipped.", len(line))
         return None
     if row.error is not None:
@@ -106,6 +110,50 @@ def read_row(line: bytes) -> "Outcome | None":
     if body.choices is not None:
         return _chat(row.custom_id, body)
     return _responses(row.custom_id, body)
+
+
+def _tolerant(line: bytes) -> "_Line | None":
+    """A line that is JSON and has some field in another shape than documented: its answer was paid for all the same."""
+    try:
+        found = _plain(json.loads(line))
+        return None if not isinstance(found, dict) else msgspec.convert(_reshaped(found), _Line)
+    except (ValueError, msgspec.MsgspecError):
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Whole numbers as integers, and text without lone surrogates, which no file can hold."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return {_plain(k): _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _reshaped(row: "dict[str, Any]") -> "dict[str, Any]":
+    response = row.get("response")
+    body = response.get("body") if isinstance(response, dict) else None
+    if isinstance(response, dict) and not isinstance(body, dict):
+        body = response["body"] = None if body is None else {"error": {"message": str(body)}}
+    shown: dict[str, Any] = body or {}
+    for holder in (row, shown):
+        error = holder.get("error")
+        if error is not None and not isinstance(error, dict):
+            holder["error"] = {"message": str(error)}
+        elif error is not None and not isinstance(error.get("message"), str | NoneType):
+            error["message"] = json.dumps(error["message"])
+    for item in shown.get("output") or ():
+        if item.get("type") != "message":
+            item.pop("content", None)
+        elif isinstance(item.get("content"), str):
+            item["content"] = [{"type": "output_text", "text": item["content"]}]
+    for choice in shown.get("choices") or ():
+        message = choice.get("message") or {}
+        if isinstance(message.get("content"), list):
+            message["content"] = "".join(part.get("text") or "" for part in message["content"])
+    return row
 
 
 _ROW_ERRORS = {
@@ -148,7 +196,7 @@ def _category(status: int, names: "set[str]") -> "tuple[ErrorCategory, bool]":
         return ErrorCategory.INSUFFICIENT_BALANCE, False
     if "context_length_exceeded" in names:
         return ErrorCategory.CONTEXT_OVERFLOW, False
-    if status == 429:
+    if status == 429 or "rate_limit_exceeded" in names:
         return ErrorCategory.RATE_LIMIT, True
     if status == 408:
         return ErrorCategory.API_TIMEOUT, True

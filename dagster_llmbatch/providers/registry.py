@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dagster_llmbatch.errors import MissingApiKeyError, UnknownProviderError
+from dagster_llmbatch.errors import ConfigurationError, MissingApiKeyError, UnknownProviderError
 from dagster_llmbatch.providers.contract import BatchProvider
 from dagster_llmbatch.providers.openai import OpenAIBatchProvider
 
@@ -35,4 +35,9 @@ def make_provider(name: str, *, api_key: str, **options: Any) -> BatchProvider:
         raise MissingApiKeyError(
             f"The API key for {name} is empty: set {API_KEY_VARIABLES[name]} where the runs and the daemon start."
         )
-    return _PROVIDERS[name](api_key=api_key, **options)
+    key = api_key.strip()  # a key file ends with a newline
+    if not key.isascii() or not key.isprintable():
+        raise ConfigurationError(
+            f"The API key for {name} holds characters that no HTTP header can carry. Check {API_KEY_VARIABLES[name]}."
+        )
+    return _PROVIDERS[name](api_key=key, **options)

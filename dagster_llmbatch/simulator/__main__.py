@@ -3,26 +3,23 @@
 import argparse
 import sys
 
-import uvicorn
-
-from dagster_llmbatch.simulator.app import build_app
-from dagster_llmbatch.simulator.book import Book
-from dagster_llmbatch.simulator.clock import Clock
-from dagster_llmbatch.simulator.faults import Faults
-from dagster_llmbatch.simulator.store import Store
+from dagster_llmbatch.simulator.server import SimulatorServer
 
 
 def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m dagster_llmbatch.simulator", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8765)
+    parser.add_argument("--port", type=int, default=8765, help="0 takes a free one; it is in the line printed")
     parser.add_argument("--batch-seconds", type=float, default=20.0, help="seconds until a batch has ended")
+    parser.add_argument("--frozen", action="store_true", help="time moves by POST /admin/clock only")
     given = parser.parse_args()
-    store = Store(Clock(), Faults(), Book(), batch_seconds=given.batch_seconds)
-    sys.stdout.write(f"simulator: base_url http://{given.host}:{given.port}/v1\n")
+    simulator = SimulatorServer(
+        host=given.host, port=given.port, batch_seconds=given.batch_seconds, frozen=given.frozen
+    )
+    sys.stdout.write(f"simulator: base_url {simulator.base_url}\n")
     sys.stdout.flush()
-    uvicorn.run(build_app(store), host=given.host, port=given.port, log_level="warning", lifespan="off")
+    simulator.serve()
 
 
 if __name__ == "__main__":

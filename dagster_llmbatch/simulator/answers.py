@@ -1,104 +1,149 @@
 """Answers that fit a request's JSON Schema, always the same for the same prompt."""
 
 import hashlib
+import math
 import random
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from dagster_llmbatch.simulator.scalars import WORDS, NoSuchText, integer, number, string
+
 DEEPEST = 6
-WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "iris", "juniper", "kelp", "lumen")
+"""Below this many levels only what ends soonest is chosen, so that recursive schemas end."""
+DISTINCT_TRIES = 20
+Node = Mapping[str, Any]
 
 
-def answer(prompt: str, schema: "Mapping[str, Any] | None") -> str:
-    """The text of a reply: JSON for a schema, a short sentence without one."""
+class SchemaRefused(Exception):
+    """A schema no answer can be made for."""
+
+
+def answer(prompt: str, schema: "Node | None") -> str:
+    """The text of a reply: JSON for a schema, a short sentence without one. Raises SchemaRefused."""
     seed = random.Random(hashlib.blake2b(prompt.encode(errors="surrogatepass"), digest_size=8).digest())
     if schema is None:
         return f"Noted: {' '.join(seed.choice(WORDS) for _ in range(4))} {seed.randrange(10_000)}."
-    return msgspec.json.encode(_value(schema, schema, seed, 0)).decode()
+    try:
+        return msgspec.json.encode(_value(schema, schema, seed, 0)).decode()
+    except (NoSuchText, RecursionError) as error:
+        raise SchemaRefused(str(error)) from error
 
 
-def _value(node: "Mapping[str, Any]", root: "Mapping[str, Any]", seed: random.Random, depth: int) -> Any:
+def _value(node: "Node", root: "Node", seed: random.Random, depth: int) -> Any:
     if "$ref" in node:
-        name = str(node["$ref"]).rsplit("/", 1)[-1]
-        return _value((root.get("$defs") or {}).get(name, root), root, seed, depth + 1)
+        return _value(_target(node["$ref"], root), root, seed, depth + 1)
     if "const" in node:
         return node["const"]
     if "enum" in node:
         return seed.choice(list(node["enum"]))
+    options = _options(node)
+    if options:
+        chosen = seed.choice(options)
+        if depth > DEEPEST:
+            chosen = min(options, key=lambda option: _height(option, root, frozenset()))
+        return _value(chosen, root, seed, depth + 1)
+    kind = _kind(node)
+    if kind == "object":
+        return _object(node, root, seed, depth)
+    if kind == "array":
+        return _array(node, root, seed, depth)
+    if kind == "boolean":
+        return seed.random() < 0.5
+    made = {"string": string, "integer": integer, "number": number}.get(kind)
+    return None if made is None else made(node, seed)
+
+
+def _target(ref: str, root: "Node") -> "Node":
+    """The node a local reference points at."""
+    found: Any = root
+    for step in ref.removeprefix("#").split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, Mapping) or name not in found:
+            raise SchemaRefused(f"nothing at the reference {ref!r}")
+        found = found[name]
+    return found
+
+
+def _options(node: "Node") -> "list[Node]":
+    """The nodes one of which has to be met; empty: the node itself has to be."""
+    if "allOf" in node:
+        merged = {name: value for name, value in node.items() if name != "allOf"}
+        for part in node["allOf"]:
+            merged = {**merged, **part, "properties": {**merged.get("properties", {}), **part.get("properties", {})}}
+        if not merged["properties"]:
+            del merged["properties"]
+        return [merged]
     options = node.get("anyOf") or node.get("oneOf")
     if options:
-        nulls = [option for option in options if option.get("type") == "null"]
-        if nulls and depth > DEEPEST:
-            return None
-        return _value(seed.choice(list(options)), root, seed, depth + 1)
-    kind = node.get("type")
-    if isinstance(kind, list):
-        return _value(
-            {**node, "type": "null" if "null" in kind and depth > DEEPEST else seed.choice(kind)}, root, seed, depth
-        )
-    made = {"object": _object, "array": _array, "string": _string, "integer": _integer, "number": _number}.get(
-        str(kind)
-    )
-    if made is not None:
-        return made(node, root, seed, depth)
-    return seed.random() < 0.5 if kind == "boolean" else None
+        return list(options)
+    kinds = node.get("type")
+    return [{**node, "type": kind} for kind in kinds] if isinstance(kinds, list) else []
 
 
-def _object(node: "Mapping[str, Any]", root: "Mapping[str, Any]", seed: random.Random, depth: int) -> Any:
-    return {name: _value(inner, root, seed, depth + 1) for name, inner in (node.get("properties") or {}).items()}
+def _kind(node: "Node") -> str:
+    if "type" in node:
+        return str(node["type"])
+    if "properties" in node:
+        return "object"
+    return "array" if "items" in node or "prefixItems" in node else "null"
 
 
-def _array(node: "Mapping[str, Any]", root: "Mapping[str, Any]", seed: random.Random, depth: int) -> Any:
+def _height(node: "Node", root: "Node", within: "frozenset[str]") -> float:
+    """The fewest levels a value of the node can have; endless for a reference that leads back to itself only."""
+    if "$ref" in node:
+        ref = node["$ref"]
+        return math.inf if ref in within else 1 + _height(_target(ref, root), root, within | {ref})
+    if "const" in node or "enum" in node:
+        return 0
+    options = _options(node)
+    if options:
+        return 1 + min(_height(option, root, within) for option in options)
+    kind = _kind(node)
+    inner: list[Node] = []
+    if kind == "object":
+        inner = [part for name, part in _properties(node) if name in node.get("required", ())]
+    elif kind == "array" and node.get("minItems", 0):
+        inner = [*node.get("prefixItems", ()), _rest(node)]
+    return max((1 + _height(part, root, within) for part in inner), default=0)
+
+
+def _properties(node: "Node") -> "list[tuple[str, Node]]":
+    return list((node.get("properties") or {}).items())
+
+
+def _rest(node: "Node") -> "Node":
+    """The node of an array's elements."""
+    found = node.get("items")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _object(node: "Node", root: "Node", seed: random.Random, depth: int) -> "dict[str, Any]":
+    required = node.get("required", ())
+    return {
+        name: _value(inner, root, seed, depth + 1)
+        for name, inner in _properties(node)
+        if depth <= DEEPEST or name in required
+    }
+
+
+def _array(node: "Node", root: "Node", seed: random.Random, depth: int) -> "list[Any]":
+    first, rest = list(node.get("prefixItems", ())), _rest(node)
     least = node.get("minItems", 0)
     most = min(node.get("maxItems", least + 2), least + 2)
+    if first and not rest:
+        most = min(most, max(least, len(first)))
     count = least if depth > DEEPEST else seed.randint(least, max(least, most))
-    return [_value(node.get("items") or {}, root, seed, depth + 1) for _ in range(count)]
-
-
-_FORMATS = {
-    "date": lambda seed: f"20{seed.randint(10, 29)}-{seed.randint(1, 12):02}-{seed.randint(1, 28):02}",
-    "time": lambda seed: f"{seed.randint(0, 23):02}:{seed.randint(0, 59):02}:00Z",
-    "email": lambda seed: f"{seed.choice(WORDS)}@example.com",
-    "hostname": lambda seed: f"{seed.choice(WORDS)}.example.com",
-    "ipv4": lambda seed: f"192.0.2.{seed.randint(1, 254)}",
-    "ipv6": lambda seed: f"2001:db8::{seed.randint(1, 9999):x}",
-    "duration": lambda seed: f"PT{seed.randint(1, 59)}M",
-}
-
-
-def _string(node: "Mapping[str, Any]", _root: "Mapping[str, Any]", seed: random.Random, _depth: int) -> str:
-    found = node.get("format")
-    if found == "date-time":
-        return f"{_FORMATS['date'](seed)}T{seed.randint(0, 23):02}:{seed.randint(0, 59):02}:00Z"
-    if found == "uuid":
-        digits = f"{seed.getrandbits(128):032x}"
-        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:]}"
-    if found in _FORMATS:
-        return _FORMATS[found](seed)
-    if "pattern" in node:
-        return f"{seed.randint(0, 999)}.{seed.randint(0, 99):02}"  # the one pattern we send: a decimal number
-    text = " ".join(seed.choice(WORDS) for _ in range(3))
-    least = node.get("minLength", 0)
-    while len(text) < least:
-        text += " " + seed.choice(WORDS)
-    return text[: node["maxLength"]] if "maxLength" in node else text
-
-
-def _bounds(node: "Mapping[str, Any]", step: float) -> "tuple[float, float]":
-    low = node.get("minimum", node.get("exclusiveMinimum", -step) + step if "exclusiveMinimum" in node else 0)
-    high = node.get("maximum", node["exclusiveMaximum"] - step if "exclusiveMaximum" in node else low + 100)
-    return low, max(low, high)
-
-
-def _integer(node: "Mapping[str, Any]", _root: "Mapping[str, Any]", seed: random.Random, _depth: int) -> int:
-    low, high = _bounds(node, 1)
-    step = int(node.get("multipleOf", 1))
-    first = -(-int(low) // step)
-    return step * seed.randint(first, max(first, int(high) // step))
-
-
-def _number(node: "Mapping[str, Any]", _root: "Mapping[str, Any]", seed: random.Random, _depth: int) -> float:
-    low, high = _bounds(node, 0.001)
-    return round(seed.uniform(low, high), 3)
+    found: list[Any] = []
+    for position in range(count):
+        inner = first[position] if position < len(first) else rest
+        made = _value(inner, root, seed, depth + 1)
+        if node.get("uniqueItems"):
+            tries = 0
+            while made in found and tries < DISTINCT_TRIES:
+                made, tries = _value(inner, root, seed, depth + 1), tries + 1
+            if made in found and len(found) >= least:
+                break
+        found.append(made)
+    return found

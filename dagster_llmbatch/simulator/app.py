@@ -1,7 +1,7 @@
 """The HTTP surface: OpenAI's files, batches and realtime endpoints, and an admin corner for tests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -10,21 +10,14 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from dagster_llmbatch.simulator.faults import HEADER, CallFault
-from dagster_llmbatch.simulator.rows import prompt_of, reply
-from dagster_llmbatch.simulator.store import Store, StoredBatch
+from dagster_llmbatch.simulator.calls import ABORT, guarded, problem
+from dagster_llmbatch.simulator.checks import UNKNOWN_MODEL, wrong_create
+from dagster_llmbatch.simulator.rows import RESPONSES, outcome_of, prompt_of, usage_of
+from dagster_llmbatch.simulator.store import Store, StoredBatch, StoredFile
 
-Handler = Callable[[Request], Awaitable[Response]]
 DEFAULT_PAGE, LARGEST_PAGE = 20, 100
+LARGEST_FILES_PAGE = 10_000
 WRITE_BYTES = 1 << 20
-
-
-class ConnectionDropped(Exception):
-    """Raised to make the server close the connection without an answer."""
-
-
-def _error(status: int, message: str, *, code: "str | None" = None, kind: str = "invalid_request_error") -> Response:
-    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": code}}, status)
 
 
 class Wire:
@@ -37,6 +30,7 @@ class Wire:
         """All routes."""
         v1 = [
             ("/files", "POST", "upload", self.upload),
+            ("/files", "GET", "files", self.list_files),
             ("/files/{id}", "GET", "file", self.file),
             ("/files/{id}", "DELETE", "delete", self.delete_file),
             ("/files/{id}/content", "GET", "content", self.content),
@@ -47,7 +41,7 @@ class Wire:
             ("/responses", "POST", "realtime", self.realtime),
             ("/chat/completions", "POST", "realtime", self.realtime),
         ]
-        found = [Route(f"/v1{path}", self._guarded(name, h), methods=[method]) for path, method, name, h in v1]
+        found = [Route(f"/v1{path}", guarded(self._store, name, h), methods=[method]) for path, method, name, h in v1]
         admin = [
             ("/admin/health", "GET", self.health),
             ("/admin/book", "GET", self.show_book),
@@ -58,80 +52,54 @@ class Wire:
         ]
         return found + [Route(path, handler, methods=[method]) for path, method, handler in admin]
 
-    def _guarded(self, name: str, handler: Handler) -> Handler:
-        """Authorization, the book of calls, and faults around one endpoint."""
-
-        async def guarded(request: Request) -> Response:
-            self._store.book.calls[name] += 1
-            key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
-            if not key:
-                return _error(401, "No API key provided.", code="invalid_api_key")
-            fault = self._store.faults.take(name, request.headers.get(HEADER))
-            before = await self._before(fault)
-            if before is not None:
-                return before
-            answer = await handler(request)
-            if fault is not None and fault.kind == "drop_after":
-                raise ConnectionDropped
-            if fault is not None and fault.kind == "status_after":
-                return _error(int(fault.value), "simulated", kind="server_error")
-            return answer
-
-        return guarded
-
-    @staticmethod
-    async def _before(fault: "CallFault | None") -> "Response | None":
-        if fault is None:
-            return None
-        if fault.kind == "delay":
-            await asyncio.sleep(fault.value)
-        if fault.kind == "drop_before":
-            raise ConnectionDropped
-        if fault.kind == "status_before":
-            code = "rate_limit_exceeded" if fault.value == 429 else None
-            return _error(int(fault.value), "simulated", code=code)
-        return None
-
     async def upload(self, request: Request) -> Response:
         """POST /v1/files"""
         async with request.form(max_part_size=1 << 30) as form:
             content = form.get("file")
+            purpose = form.get("purpose")
             if content is None or isinstance(content, str):
-                return _error(400, "'file' is a required property")
-            stored = self._store.new_file(content.filename or "upload", str(form.get("purpose")))
+                return problem(400, "'file' is a required property")
+            if not isinstance(purpose, str):
+                return problem(400, "'purpose' is a required property")
+            stored = self._store.new_file(content.filename or "upload", purpose)
             with stored.path.open("wb") as target:
                 while piece := await content.read(WRITE_BYTES):
                     target.write(piece)
         return JSONResponse(stored.to_json())
 
+    async def list_files(self, request: Request) -> Response:
+        """GET /v1/files, newest first."""
+        purpose = request.query_params.get("purpose")
+        found = [f for f in reversed(list(self._store.files.values())) if purpose in (None, f.purpose)]
+        return _page(found, request, LARGEST_FILES_PAGE, LARGEST_FILES_PAGE, StoredFile.to_json)
+
     async def file(self, request: Request) -> Response:
         """GET /v1/files/{id}"""
         found = self._store.files.get(request.path_params["id"])
-        return JSONResponse(found.to_json()) if found else _error(404, "No such file object.")
+        return JSONResponse(found.to_json()) if found else problem(404, "No such file object.")
 
     async def delete_file(self, request: Request) -> Response:
         """DELETE /v1/files/{id}"""
         found = self._store.files.pop(request.path_params["id"], None)
         if found is None:
-            return _error(404, "No such file object.")
+            return problem(404, "No such file object.")
         return JSONResponse({"id": found.id, "object": "file", "deleted": True})
 
     async def content(self, request: Request) -> Response:
         """GET /v1/files/{id}/content"""
         found = self._store.files.get(request.path_params["id"])
         if found is None:
-            return _error(404, "No such file object.")
+            return problem(404, "No such file object.")
         return FileResponse(found.path, media_type="application/octet-stream", filename=found.filename)
 
     async def create(self, request: Request) -> Response:
         """POST /v1/batches"""
-        body = msgspec.json.decode(await request.body())
-        if body.get("completion_window") != "24h":
-            return _error(400, "Invalid value for completion_window.")
-        if body.get("input_file_id") not in self._store.files:
-            return _error(400, "No such input file.", code="invalid_request")
+        body = await _json(request)
+        wrong = wrong_create(body)
+        if wrong is not None:
+            return problem(400, wrong[0], param=wrong[1])
         batch = self._store.create(body["input_file_id"], body["endpoint"], body.get("metadata"))
-        return JSONResponse(self._store.to_json(batch))
+        return JSONResponse(self._store.to_json(batch, "validating"))
 
     async def batch(self, request: Request) -> Response:
         """GET /v1/batches/{id}"""
@@ -141,44 +109,38 @@ class Wire:
     async def cancel(self, request: Request) -> Response:
         """POST /v1/batches/{id}/cancel"""
         found = self._store.batches.get(request.path_params["id"])
-        if found is not None and self._store.look(found) not in ("completed", "failed", "expired", "cancelled"):
-            found.cancel_at = found.cancel_at or self._store.clock.now()
-        return await self._shown(found, request)
+        if found is None:
+            return await self._shown(None, request)
+        status = await asyncio.to_thread(self._store.cancel, found)
+        return JSONResponse(self._store.to_json(found, status))
 
     async def _shown(self, batch: "StoredBatch | None", request: Request) -> Response:
         if batch is None:
-            return _error(404, f"No batch found with id '{request.path_params['id']}'.")
+            return problem(404, f"No batch found with id '{request.path_params['id']}'.")
         return JSONResponse(await asyncio.to_thread(self._store.to_json, batch))
 
     async def list_batches(self, request: Request) -> Response:
         """GET /v1/batches, newest first."""
-        limit = min(int(request.query_params.get("limit", DEFAULT_PAGE)), LARGEST_PAGE)
         visible = self._store.clock.now() - self._store.list_lag
         shown = [b for b in reversed(self._store.batches.values()) if b.created_at <= visible]
-        after = request.query_params.get("after")
-        if after is not None:
-            ids = [b.id for b in shown]
-            shown = shown[ids.index(after) + 1 :] if after in ids else []
-        page = [self._store.to_json(b) for b in shown[:limit]]
-        return JSONResponse(
-            {
-                "object": "list",
-                "data": page,
-                "first_id": page[0]["id"] if page else None,
-                "last_id": page[-1]["id"] if page else None,
-                "has_more": len(shown) > limit,
-            }
-        )
+        return await asyncio.to_thread(_page, shown, request, DEFAULT_PAGE, LARGEST_PAGE, self._store.to_json)
 
     async def realtime(self, request: Request) -> Response:
         """POST /v1/responses and /v1/chat/completions"""
-        body = msgspec.json.decode(await request.body())
-        fault = self._store.faults.of_row(request.headers.get("x-request-id", ""), prompt_of(body))
-        if fault in ("error_400", "error_429", "error_500"):
-            return _error(int(fault[-3:]), "simulated", code="simulated")
-        made = reply(body, request.url.path, fault, self._store.clock.now())
-        self._store.book.pay(made["id"], (0, 0))
-        return JSONResponse(made)
+        body = await _json(request)
+        if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+            return problem(400, "you must provide a model parameter", param="model")
+        if body["model"].startswith(UNKNOWN_MODEL):
+            status = 400 if request.url.path == RESPONSES else 404
+            return problem(status, "The requested model does not exist.", code="model_not_found", param="model")
+        if body.get("stream"):
+            return problem(400, "The simulator does not stream.", param="stream")
+        prompt = prompt_of(body)
+        fault = self._store.faults.of_row(prompt, prompt)
+        status, made = outcome_of(body, request.url.path, fault, self._store.clock.now())
+        if status == 200:
+            self._store.book.pay(made["id"], usage_of(made))
+        return JSONResponse(made, status)
 
     async def health(self, _request: Request) -> Response:
         """GET /admin/health"""
@@ -190,7 +152,10 @@ class Wire:
 
     async def move_clock(self, request: Request) -> Response:
         """POST /admin/clock {"advance": seconds}"""
-        self._store.clock.advance(float((await request.json())["advance"]))
+        body: dict[str, Any] = await request.json()
+        if not isinstance(body.get("advance"), int | float):
+            return problem(400, "'advance' is a number of seconds.", param="advance")
+        self._store.clock.advance(body["advance"])
         return JSONResponse({"now": self._store.clock.now()})
 
     async def add_fault(self, request: Request) -> Response:
@@ -203,8 +168,10 @@ class Wire:
                 )
             else:
                 self._store.faults.add(body["where"], body["kind"], body.get("value", 0.0), times=body.get("times", 1))
+        except KeyError as error:
+            return problem(400, f"{error} is missing.")
         except ValueError as error:
-            return _error(400, str(error))
+            return problem(400, str(error))
         return JSONResponse({"added": body})
 
     async def change_settings(self, request: Request) -> Response:
@@ -212,7 +179,7 @@ class Wire:
         body: dict[str, Any] = await request.json()
         unknown = set(body) - {"batch_seconds", "cancel_seconds", "list_lag", "token_limit"}
         if unknown:
-            return _error(400, f"unknown settings {sorted(unknown)}")
+            return problem(400, f"unknown settings {sorted(unknown)}")
         for name, value in body.items():
             setattr(self._store, name, value)
         return JSONResponse(body)
@@ -220,8 +187,37 @@ class Wire:
     async def expire(self, request: Request) -> Response:
         """POST /admin/expire {"batch_id", "share"}"""
         body: dict[str, Any] = await request.json()
+        if body.get("batch_id") not in self._store.batches:
+            return problem(404, "No such batch.", param="batch_id")
         await asyncio.to_thread(self._store.expire, body["batch_id"], float(body.get("share", 0.0)))
         return JSONResponse({"expired": body["batch_id"]})
+
+
+async def _json(request: Request) -> Any:
+    """The body, or None for what is not JSON."""
+    try:
+        return msgspec.json.decode(await request.body())
+    except msgspec.DecodeError:
+        return None
+
+
+def _page(
+    found: "Sequence[Any]", request: Request, usual: int, largest: int, to_json: "Callable[[Any], dict[str, Any]]"
+) -> Response:
+    """One page of a list, by `limit` and `after`."""
+    try:
+        limit = int(request.query_params.get("limit", usual))
+    except ValueError:
+        limit = 0
+    if not 1 <= limit <= largest:
+        return problem(400, f"limit is a number from 1 to {largest}.", param="limit")
+    after = request.query_params.get("after")
+    if after is not None:
+        ids = [one.id for one in found]
+        found = found[ids.index(after) + 1 :] if after in ids else []
+    data = [to_json(one) for one in found[:limit]]
+    ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
+    return JSONResponse({"object": "list", "data": data, **ends, "has_more": len(found) > limit})
 
 
 def build_app(store: Store) -> "Callable[..., Awaitable[None]]":
@@ -229,11 +225,7 @@ def build_app(store: Store) -> "Callable[..., Awaitable[None]]":
     inner = Starlette(routes=Wire(store).routes())
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        try:
-            await inner(scope, receive, send)
-        except ConnectionDropped:
-            transport = getattr(getattr(send, "__self__", None), "transport", None)
-            if transport is not None:
-                transport.abort()
+        # Starlette wraps `send`, so a route can reach uvicorn's transport only through the scope.
+        await inner({**scope, ABORT: send.__self__.transport.abort}, receive, send)
 
     return app

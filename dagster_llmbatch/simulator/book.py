@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Book:
-    """Counts since the last reset. Only rows that ran count as paid."""
+    """Counts since the start. Only rows that ran count as paid."""
 
     calls: "Counter[str]" = field(default_factory=Counter)
     creates: "list[dict[str, Any]]" = field(default_factory=list)
@@ -38,13 +38,14 @@ class Book:
 
     def to_json(self) -> "dict[str, Any]":
         """Plain JSON."""
-        return {
-            "batches": self.batches,
-            "requests": self.requests,
-            "distinct_requests": len(self.paid),
-            "by_custom_id": dict(self.paid),
-            "creates": self.creates,
-            "calls": dict(self.calls),
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-        }
+        with self._lock:
+            return {
+                "batches": self.batches,
+                "requests": self.requests,
+                "distinct_requests": len(self.paid),
+                "by_custom_id": dict(self.paid),
+                "creates": self.creates,
+                "calls": dict(self.calls),
+                "input_tokens": self.input_tokens,
+                "output_tokens": self.output_tokens,
+            }

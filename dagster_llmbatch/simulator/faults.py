@@ -10,6 +10,8 @@ HEADER = "x-sim-fault"
 
 CALL_FAULTS = ("drop_before", "drop_after", "status_before", "status_after", "delay")
 """Drop the connection before or after the work is done, answer a status before or after, or wait first."""
+CALLS = ("upload", "files", "file", "delete", "content", "create", "list", "status", "cancel", "realtime")
+"""The calls that can break: of files upload, list, read, delete and download; of batches create, list, read and cancel."""
 ROW_FAULTS = (
     "refuse", "truncate", "empty", "fence", "prose", "wrong_schema", "error_400", "error_429", "error_500", "expire",
     "missing", "duplicate", "stranger", "crlf", "separator", "unreadable",
@@ -21,7 +23,7 @@ class CallFault:
     """What happens to the next `times` calls of one kind."""
 
     where: str
-    """upload, create, status, list, cancel, content, realtime"""
+    """One of CALLS."""
     kind: str
     value: float = 0.0
     """The status code, or the seconds of a delay."""
@@ -38,8 +40,9 @@ class Faults:
 
     def add(self, where: str, kind: str, value: float = 0.0, *, times: int = 1) -> None:
         """Break the next `times` calls of one kind."""
-        if kind not in CALL_FAULTS:
-            raise ValueError(f"no fault {kind!r}; there are {CALL_FAULTS}")
+        if where not in CALLS:
+            raise ValueError(f"no call {where!r}; there are {CALLS}")
+        _check(kind, value)
         with self._lock:
             self._calls.append(CallFault(where, kind, value, times))
 
@@ -57,10 +60,12 @@ class Faults:
             self._rows.clear()
 
     def take(self, where: str, header: "str | None" = None) -> "CallFault | None":
-        """The fault of one call, used up by it."""
+        """The fault of one call, used up by it. Raises ValueError for a header that names none."""
         if header:
             kind, _, value = header.partition(":")
-            return CallFault(where, kind, float(value or 0))
+            fault = CallFault(where, kind, float(value or 0))
+            _check(kind, fault.value)
+            return fault
         with self._lock:
             for fault in self._calls:
                 if fault.where == where and fault.times > 0:
@@ -81,6 +86,18 @@ class Faults:
         return None
 
 
+def _check(kind: str, value: float) -> None:
+    if kind not in CALL_FAULTS:
+        raise ValueError(f"no fault {kind!r}; there are {CALL_FAULTS}")
+    if kind.startswith("status") and not 400 <= value <= 599:
+        raise ValueError(f"a fault {kind!r} needs a status from 400 to 599, not {value}")
+
+
 def _share(custom_id: str, kind: str) -> float:
     """A number from 0 to 1 that is always the same for one row."""
-    return int.from_bytes(hashlib.blake2b(f"{kind}{custom_id}".encode(), digest_size=4).digest(), "big") / 2**32
+    return (
+        int.from_bytes(
+            hashlib.blake2b(f"{kind}{custom_id}".encode(errors="surrogatepass"), digest_size=4).digest(), "big"
+        )
+        / 2**32
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dagster_llmbatch.simulator.answers import answer
+from dagster_llmbatch.simulator.answers import SchemaRefused, answer
 
 RESPONSES = "/v1/responses"
 SEPARATOR = "\u2028"
@@ -26,13 +26,13 @@ class Row:
 
 def prompt_of(body: "Mapping[str, Any]") -> str:
     """All text of a request, for seeds and markers."""
+    texts = [body["instructions"]] if isinstance(body.get("instructions"), str) else []
     messages = body.get("input", body.get("messages"))
     if isinstance(messages, str):
-        return messages
-    texts = []
+        return "\n".join([*texts, messages])
     for message in messages or ():
         content = message.get("content")
-        texts += [content] if isinstance(content, str) else [part.get("text", "") for part in content or ()]
+        texts += [content] if isinstance(content, str) else [part.get("text") or "" for part in content or ()]
     return "\n".join(texts)
 
 
@@ -44,37 +44,54 @@ def schema_of(body: "Mapping[str, Any]") -> "Mapping[str, Any] | None":
 
 
 def reply(body: "Mapping[str, Any]", endpoint: str, fault: "str | None", created: float) -> "dict[str, Any]":
-    """A finished reply of the endpoint to one request."""
+    """A finished reply of the endpoint to one request. Raises SchemaRefused."""
     prompt = prompt_of(body)
     text = _faulty_text(answer(prompt, schema_of(body)), fault)
     tokens_in = max(1, len(prompt) // 4)
     tokens_out = max(1, len(text) // 4)
-    name = hashlib.blake2b(prompt.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+    name = _hash(prompt)
     make = _responses_body if endpoint == RESPONSES else _chat_body
     return make(f"{body.get('model')}-2026-01-01", name, text, fault, (tokens_in, tokens_out), int(created))
 
 
+def outcome_of(
+    body: "Mapping[str, Any]", endpoint: str, fault: "str | None", created: float
+) -> "tuple[int, dict[str, Any]]":
+    """HTTP status and body of one request, in a batch or alone."""
+    if fault in ("error_400", "error_429", "error_500"):
+        return int(fault[-3:]), _problem(int(fault[-3:]), "simulated")
+    if not body.get("input" if endpoint == RESPONSES else "messages"):
+        return 400, _problem(400, "The request has no text.", "missing_required_parameter")
+    try:
+        return 200, reply(body, endpoint, fault, created)
+    except SchemaRefused as error:
+        return 400, _problem(400, f"Invalid schema for response_format: {error}", "invalid_json_schema")
+
+
+def usage_of(made: "Mapping[str, Any]") -> "tuple[int, int]":
+    """Tokens in and out of a reply of either endpoint."""
+    usage = made["usage"]
+    if "prompt_tokens" in usage:
+        return usage["prompt_tokens"], usage["completion_tokens"]
+    return usage["input_tokens"], usage["output_tokens"]
+
+
 def row(custom_id: str, body: "Mapping[str, Any]", endpoint: str, fault: "str | None", created: float) -> Row:
     """The result row of one batch request."""
-    if fault in ("error_400", "error_429", "error_500"):
-        return Row((_error_line(custom_id, int(fault[-3:])),), error=True, paid=False)
     if fault == "expire":
         return Row((unrun_line(custom_id, "batch_expired"),), error=True, paid=False)
-    made = reply(body, endpoint, fault, created)
-    usage = made["usage"]
-    counts = (
-        usage.get("input_tokens", usage.get("prompt_tokens")),
-        usage.get("output_tokens", usage.get("completion_tokens")),
-    )
-    line = _line(custom_id, made)
+    status, made = outcome_of(body, endpoint, fault, created)
+    line = _line(custom_id, status, made)
+    if status != 200:
+        return Row((line,), error=True, paid=False)
     lines = {
         "missing": (),
         "duplicate": (line, line),
-        "stranger": (line, _line(f"stranger-{custom_id}", made)),
+        "stranger": (line, _line(f"stranger-{custom_id}", status, made)),
         "crlf": (line + b"\r",),
         "unreadable": (line[: len(line) // 2],),
     }.get(fault or "", (line,))
-    return Row(lines, error=False, paid=True, usage=counts)
+    return Row(lines, error=False, paid=True, usage=usage_of(made))
 
 
 def _faulty_text(text: str, fault: "str | None") -> str:
@@ -90,28 +107,32 @@ def _faulty_text(text: str, fault: "str | None") -> str:
     return changed.get(fault or "", text)
 
 
-def _line(custom_id: str, body: "dict[str, Any]") -> bytes:
-    request = hashlib.blake2b(custom_id.encode(), digest_size=12).hexdigest()
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+
+
+def _line(custom_id: str, status: int, body: "dict[str, Any]") -> bytes:
+    request = _hash(custom_id)
     found = {
         "id": f"batch_req_{request}",
         "custom_id": custom_id,
-        "response": {"status_code": 200, "request_id": request, "body": body},
+        "response": {"status_code": status, "request_id": request, "body": body},
         "error": None,
     }
     return msgspec.json.encode(found)
 
 
-def _error_line(custom_id: str, status: int) -> bytes:
-    kinds = {400: "invalid_request_error", 429: "rate_limit_exceeded", 500: "server_error"}
-    error = {"message": "simulated", "type": kinds[status], "param": None, "code": kinds[status]}
-    response = {"status_code": status, "request_id": "simulated", "body": {"error": error}}
-    return msgspec.json.encode({"id": "batch_req_0", "custom_id": custom_id, "response": response, "error": None})
+def _problem(status: int, message: str, code: "str | None" = None) -> "dict[str, Any]":
+    kind = {400: "invalid_request_error", 429: "rate_limit_exceeded", 500: "server_error"}[status]
+    return {"error": {"message": message, "type": kind, "param": None, "code": code or kind}}
 
 
 def unrun_line(custom_id: str, code: str) -> bytes:
     """The error row of a request that was not run."""
     error = {"code": code, "message": "This request was not executed."}
-    return msgspec.json.encode({"id": "batch_req_0", "custom_id": custom_id, "response": None, "error": error})
+    return msgspec.json.encode(
+        {"id": f"batch_req_{_hash(custom_id)}", "custom_id": custom_id, "response": None, "error": error}
+    )
 
 
 def _responses_body(
@@ -132,7 +153,13 @@ def _responses_body(
         "metadata": {},
         "model": model,
         "output": [
-            {"id": f"msg_{name}", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
+            {
+                "id": f"msg_{name}",
+                "type": "message",
+                "status": "incomplete" if truncated else "completed",
+                "role": "assistant",
+                "content": [part],
+            }
         ],
         "parallel_tool_calls": True,
         "temperature": 1.0,
@@ -141,7 +168,7 @@ def _responses_body(
         "top_p": 1.0,
         "usage": {
             "input_tokens": tokens[0],
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": tokens[1],
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": sum(tokens),

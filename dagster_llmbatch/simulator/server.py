@@ -54,3 +54,11 @@ class SimulatorServer:
         self.server.should_exit = True
         self._thread.join(START_TIMEOUT)
         self._socket.close()
+        self.store.close()
+
+    def serve(self) -> None:
+        """Serve from this thread until interrupted."""
+        try:
+            self.server.run(sockets=[self._socket])
+        finally:
+            self.store.close()

@@ -1,6 +1,7 @@
 """Files and batches: what the simulator keeps, and how a batch grows older."""
 
 import random
+import shutil
 import tempfile
 import threading
 import uuid
@@ -12,12 +13,16 @@ from typing import Any
 import msgspec
 
 from dagster_llmbatch.simulator.book import Book
+from dagster_llmbatch.simulator.checks import InputFile, entry
 from dagster_llmbatch.simulator.clock import Clock
 from dagster_llmbatch.simulator.faults import Faults
 from dagster_llmbatch.simulator.rows import prompt_of, row, unrun_line
 
 WINDOW = 86_400
 DAY = 86_400
+TERMINAL = ("completed", "failed", "expired", "cancelled")
+VALIDATED, RUN = 0.1, 0.95
+"""Shares of a batch's seconds after which its input has been read, and all its rows have run."""
 Script = Callable[[str, Mapping[str, Any]], "str | None"]
 """(custom_id, body) to the name of a row fault, or None."""
 
@@ -59,9 +64,12 @@ class StoredBatch:
     seconds: float
     total: int = 0
     model: "str | None" = None
+    source: "Path | None" = None
+    """Its input, once read: deleting the file later does not stop the batch."""
     settled: "str | None" = None
-    """A terminal status, or a forced one."""
+    """A terminal status."""
     forced: "str | None" = None
+    """A status set by a test, whatever the clock says."""
     cancel_at: "float | None" = None
     ended_at: "float | None" = None
     errors: "list[dict[str, Any]]" = field(default_factory=list)
@@ -108,43 +116,57 @@ class Store:
             self.book.creates.append({"id": batch.id, "metadata": metadata, "input_file_id": input_file_id})
         return batch
 
+    def close(self) -> None:
+        """Remove all files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
     def look(self, batch: StoredBatch) -> str:
         """The batch's status now; work that time has brought about is done here."""
         with self._lock:
-            if batch.settled:
-                return batch.settled
-            if batch.forced:
-                return batch.forced
-            age = self.clock.now() - batch.created_at
+            if batch.settled or batch.forced:
+                return batch.settled or str(batch.forced)
+            now = self.clock.now()
             if batch.cancel_at is not None:
-                if self.clock.now() < batch.cancel_at + self.cancel_seconds:
+                if now < batch.cancel_at + self.cancel_seconds:
                     return "cancelling"
                 return self._finish(batch, "cancelled", self._share(batch, batch.cancel_at - batch.created_at))
-            if not batch.total:
-                self._validate(batch)
-                if batch.settled:
-                    return batch.settled
-            if age < batch.seconds * 0.1:
+            age = now - batch.created_at
+            if age < batch.seconds * VALIDATED:
                 return "validating"
-            if age < batch.seconds * 0.95:
-                batch.completed = int(batch.total * self._share(batch, age))
-                return "in_progress"
-            if age < batch.seconds:
-                batch.completed = batch.total
-                return "finalizing"
-            return self._finish(batch, "completed", 1.0)
+            self._validate(batch)
+            if batch.settled:
+                return batch.settled
+            if age >= WINDOW and batch.seconds > WINDOW:
+                return self._finish(batch, "expired", self._share(batch, WINDOW))
+            if age >= batch.seconds:
+                return self._finish(batch, "completed", 1.0)
+            batch.completed = int(batch.total * self._share(batch, age))
+            return "in_progress" if age < batch.seconds * RUN else "finalizing"
+
+    def cancel(self, batch: StoredBatch) -> str:
+        """Ask a batch to stop; its status right after: one that has ended stays as it is."""
+        with self._lock:
+            status = self.look(batch)
+            if status in TERMINAL:
+                return status
+            if batch.cancel_at is None:
+                batch.cancel_at = self.clock.now()
+            return "cancelling"
 
     def expire(self, batch_id: str, share: float) -> None:
-        """End a batch at its window with a share of its rows done."""
+        """End a batch at its window with a share of its rows done; one that has ended stays as it is."""
         with self._lock:
             batch = self.batches[batch_id]
-            self._validate(batch)
+            if not batch.settled:
+                self._validate(batch)
             if not batch.settled:
                 self._finish(batch, "expired", share)
 
     def requests(self, batch: StoredBatch) -> "Iterator[tuple[str, dict[str, Any]]]":
         """(custom_id, body) of every line of the input."""
-        with self.files[batch.input_file_id].path.open("rb") as lines:
+        if batch.source is None:
+            return  # cancelled before it was read
+        with batch.source.open("rb") as lines:
             for line in lines:
                 if line.strip():
                     found = msgspec.json.decode(line)
@@ -154,52 +176,38 @@ class Store:
     def _share(batch: StoredBatch, age: float) -> float:
         if batch.seconds <= 0:
             return 1.0
-        return max(0.0, min(1.0, (age - batch.seconds * 0.1) / (batch.seconds * 0.85)))
+        return max(0.0, min(1.0, (age / batch.seconds - VALIDATED) / (RUN - VALIDATED)))
 
     def _validate(self, batch: StoredBatch) -> None:
-        error = self._first_error(batch)
-        if error is None and self.token_limit is not None:
-            queued = sum(b.tokens[0] for b in self.batches.values() if not b.settled)
-            if queued > self.token_limit:
-                error = {
-                    "code": "token_limit_exceeded",
-                    "message": f"Enqueued token limit reached for {batch.model}. Limit: {self.token_limit:,} enqueued tokens.",
-                    "param": None,
-                    "line": None,
-                }
-        if error is not None:
-            batch.settled, batch.ended_at, batch.errors = "failed", self.clock.now(), [error]
-            batch.total = batch.completed = batch.failed = 0
-            batch.tokens = (0, 0)
+        """Read the input, once, and fail the batch at its first bad line or over a full queue."""
+        if batch.source is not None:
+            return
+        file = self.files.get(batch.input_file_id)
+        if file is None or file.purpose != "batch":
+            self._fail(batch, entry("invalid_request", "file_id", None))
+            return
+        found = InputFile(file.path, batch.endpoint)
+        if found.error is not None:
+            self._fail(batch, found.error)
+            return
+        if self.token_limit is not None and self._queued_before(batch) + found.tokens > self.token_limit:
+            words = f"Enqueued token limit reached for {found.model}. Limit: {self.token_limit:,} enqueued tokens."
+            self._fail(batch, entry("token_limit_exceeded", None, None, words))
+            return
+        batch.source, batch.model, batch.total = file.path, found.model, found.total
+        batch.tokens = (found.tokens, 0)
 
-    def _first_error(self, batch: StoredBatch) -> "dict[str, Any] | None":
-        seen: set[str] = set()
-        size = 0
-        with self.files[batch.input_file_id].path.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    found = msgspec.json.decode(line)
-                except msgspec.DecodeError:
-                    return _error("invalid_json_line", None, number)
-                custom_id, body = found.get("custom_id"), found.get("body") or {}
-                if not custom_id:
-                    return _error("missing_required_parameter", "custom_id", number)
-                if custom_id in seen:
-                    return _error("duplicate_custom_id", "custom_id", number)
-                if found.get("url") != batch.endpoint:
-                    return _error("invalid_url", "url", number)
-                if body.get("stream"):
-                    return _error("streaming_unsupported", "body.stream", number)
-                batch.model = batch.model or body.get("model")
-                if body.get("model") != batch.model or not batch.model:
-                    return _error("mismatched_model", "body.model", number)
-                if batch.model.startswith("no-such-model"):
-                    return _error("model_not_found", "body.model", number)
-                seen.add(custom_id)
-                size += len(line)
-        batch.total = len(seen)
-        batch.tokens = (size // 4, 0)
-        return None if seen else _error("empty_file", "file_id", None)
+    def _queued_before(self, batch: StoredBatch) -> int:
+        """Tokens of the batches created earlier that have not ended."""
+        queued = 0
+        for other in self.batches.values():
+            if other is batch:
+                break
+            queued += 0 if self.look(other) in TERMINAL else other.tokens[0]
+        return queued
+
+    def _fail(self, batch: StoredBatch, error: "dict[str, Any]") -> None:
+        batch.settled, batch.ended_at, batch.errors = "failed", self.clock.now(), [error]
 
     def _finish(self, batch: StoredBatch, status: str, share: float) -> str:
         """Run a share of the rows, in an order of the provider's own, and write the result files."""
@@ -221,6 +229,7 @@ class Store:
                 used_in, used_out = used_in + made.usage[0], used_out + made.usage[1]
                 self.book.pay(custom_id, made.usage)
         random.Random(batch.id).shuffle(answers)
+        random.Random(batch.id).shuffle(problems)
         batch.output_file_id = self._result(batch, "output", answers)
         batch.error_file_id = self._result(batch, "error", problems)
         batch.completed, batch.failed = completed, batch.total - completed
@@ -235,38 +244,24 @@ class Store:
         file.path.write_bytes(b"\n".join(lines) + b"\n")
         return file.id
 
-    def to_json(self, batch: StoredBatch) -> "dict[str, Any]":
-        """The batch object, as of now."""
-        status = self.look(batch)
-        created = int(batch.created_at)
-        ended = None if batch.ended_at is None else int(batch.ended_at)
-        running = status not in ("validating", "failed")
+    def to_json(self, batch: StoredBatch, status: "str | None" = None) -> "dict[str, Any]":
+        """The batch object, as of now; with a status, as of the call that brought it about."""
+        status = status or self.look(batch)
+        read = batch.source is not None
         used = batch.tokens if batch.settled else (0, 0)
         return {
             "id": batch.id,
             "object": "batch",
             "endpoint": batch.endpoint,
-            "model": f"{batch.model}-2026-01-01" if running and batch.model else None,
+            "model": f"{batch.model}-2026-01-01" if read else None,
             "errors": {"object": "list", "data": batch.errors} if batch.errors else None,
             "input_file_id": batch.input_file_id,
             "completion_window": "24h",
             "status": status,
             "output_file_id": batch.output_file_id,
             "error_file_id": batch.error_file_id,
-            "created_at": created,
-            "in_progress_at": created if running else None,
-            "expires_at": created + WINDOW,
-            "finalizing_at": ended,
-            **{
-                f"{name}_at": ended if status == name else None
-                for name in ("completed", "failed", "expired", "cancelled")
-            },
-            "cancelling_at": None if batch.cancel_at is None else int(batch.cancel_at),
-            "request_counts": {
-                "total": batch.total if running else 0,
-                "completed": batch.completed if running else 0,
-                "failed": batch.failed if running else 0,
-            },
+            **self._times(batch, status),
+            "request_counts": {"total": batch.total, "completed": batch.completed, "failed": batch.failed},
             "usage": {
                 "input_tokens": used[0],
                 "output_tokens": used[1],
@@ -277,6 +272,19 @@ class Store:
             "metadata": batch.metadata,
         }
 
-
-def _error(code: str, param: "str | None", line: "int | None") -> "dict[str, Any]":
-    return {"code": code, "message": f"simulated {code}", "param": param, "line": line}
+    def _times(self, batch: StoredBatch, status: str) -> "dict[str, int | None]":
+        """All the `..._at` fields."""
+        created = int(batch.created_at)
+        ended = None if batch.ended_at is None else int(batch.ended_at)
+        # Between its states a batch is not looked at; an end that was forced may come before they are due.
+        latest = int(self.clock.now()) if ended is None else ended
+        begun = min(int(batch.created_at + batch.seconds * VALIDATED), latest) if batch.source is not None else None
+        run = min(int(batch.created_at + batch.seconds * RUN), latest)
+        return {
+            "created_at": created,
+            "in_progress_at": begun,
+            "expires_at": created + WINDOW,
+            "finalizing_at": run if status == "finalizing" or (ended and begun is not None) else None,
+            **{f"{name}_at": ended if status == name else None for name in TERMINAL},
+            "cancelling_at": None if batch.cancel_at is None else int(batch.cancel_at),
+        }

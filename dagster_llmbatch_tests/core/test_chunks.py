@@ -21,7 +21,7 @@ def limits(requests: int, size: int) -> Limits:
     return Limits(requests, size, window=1.0, cancel_settle=0.0, retention=1.0, as_of="2026-11-30", source="test")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 30)), max_size=40),
     most=st.integers(1, 7),

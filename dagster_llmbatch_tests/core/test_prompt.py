@@ -34,9 +34,9 @@ COLUMNS: "list[tuple[pa.DataType, st.SearchStrategy[Any]]]" = [
     (pa.float32(), st.floats(width=32)),
     (pa.decimal128(20, 3), st.decimals(-(10**9), 10**9, places=3)),
     (pa.date32(), st.dates()),
-    (pa.timestamp("us", "UTC"), st.datetimes().map(lambda d: d.replace(microsecond=d.microsecond))),
+    (pa.timestamp("us", "UTC"), st.integers(0, 2**50)),
     (pa.timestamp("ns"), st.integers(0, 2**60)),
-    (pa.duration("ms"), st.timedeltas(max_value=None).map(lambda d: int(d.total_seconds()))),
+    (pa.duration("ms"), st.integers(-(10**12), 10**12)),
     (pa.list_(pa.string()), st.lists(st.text(max_size=4), max_size=3)),
     (pa.struct([("a", pa.int64()), ("b", pa.string())]), st.fixed_dictionaries({"a": st.integers(0, 9)})),
     (pa.map_(pa.string(), pa.int64()), st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=2)),
@@ -72,7 +72,7 @@ def render(prompt: Any, **columns: Any) -> "list[str | RenderFailure]":
     return compile_prompt(prompt, batch.schema, asset="shop/reviews").render(batch)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(rows_and_template())
 def test_both_render_paths_give_the_same_text(case: "tuple[pa.RecordBatch, str]") -> None:
     """A plain template gives what the same template gives when Jinja renders it, for every column type."""
@@ -149,7 +149,6 @@ def test_an_unused_binary_column_is_no_obstacle() -> None:
     assert render("{{ x }}", x=["a"], blob=pa.array([b"\xff"])) == ["a"]
 
 
-@pytest.mark.xfail(strict=True, reason="bug: binary inside a list, struct or dictionary is not refused, it crashes")
 @pytest.mark.parametrize(
     "column",
     [
@@ -169,7 +168,6 @@ def test_nested_binary_is_refused(column: pa.Array) -> None:
         pytest.fail(f"TypeError: {error}")
 
 
-@pytest.mark.xfail(strict=True, reason="bug: columns named like Jinja's globals are not read")
 @pytest.mark.parametrize("suffix", ["", GENERAL])
 @pytest.mark.parametrize("name", ["range", "dict", "namespace"])
 def test_a_column_named_like_a_jinja_global_is_the_column(name: str, suffix: str) -> None:

@@ -16,7 +16,6 @@
     │   ├── RejectedError             the provider refused the call and did nothing
     │   ├── BatchNotFoundError        the provider does not know the batch
     │   └── AmbiguousCreateError      the create call may or may not have been accepted
-    ├── BatchNotAdoptableError        a batch may exist at the provider and cannot be identified
     ├── RowsUnansweredError           attempts or time ran out with rows left and on_expiry="fail"
     └── LedgerError                   the ledger refused or contradicts itself
         ├── LeaseLostError            another run took the partition over
@@ -131,10 +130,6 @@ class AmbiguousCreateError(ProviderError):
     """The create call may or may not have been accepted."""
 
     retryable = True
-
-
-class BatchNotAdoptableError(LLMBatchError):
-    """A batch may exist at the provider and cannot be identified."""
 
 
 class RowsUnansweredError(LLMBatchError):

@@ -44,27 +44,25 @@ class Batches:
             owned = sa.select(entries.c.id).where(*held(entry_id, owner, fence)).with_for_update()
             if connection.execute(owned).first() is None:
                 raise lease_lost(entry_id, owner)
+            intent = self.database.insert(batches).values(
+                id=uuid.uuid4().hex,
+                entry_id=entry_id,
+                wave=wave,
+                chunk=chunk,
+                external_key=external_key,
+                provider=provider,
+                phase=BatchPhase.INTENT.value,
+                request_count=request_count,
+                request_bytes=request_bytes,
+                requests_segment=requests_segment,
+                intent_at=now,
+                refs={},
+                failed_checks=0,
+            )
+            # an insert under way elsewhere is waited for, and then it is the record there is
+            connection.execute(intent.on_conflict_do_nothing(index_elements=["external_key"]))
             same = sa.select(batches).where(batches.c.external_key == external_key)
-            row = connection.execute(same).mappings().first()
-            if row is None:
-                connection.execute(
-                    sa.insert(batches).values(
-                        id=uuid.uuid4().hex,
-                        entry_id=entry_id,
-                        wave=wave,
-                        chunk=chunk,
-                        external_key=external_key,
-                        provider=provider,
-                        phase=BatchPhase.INTENT.value,
-                        request_count=request_count,
-                        request_bytes=request_bytes,
-                        requests_segment=requests_segment,
-                        intent_at=now,
-                        refs={},
-                        failed_checks=0,
-                    )
-                )
-                row = connection.execute(same).mappings().one()
+            row = connection.execute(same).mappings().one()
         found = _batch(row)
         if found.entry_id != entry_id:
             raise LedgerError(f"External key {external_key} belongs to entry {found.entry_id}, not to {entry_id}.")

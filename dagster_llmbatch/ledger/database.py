@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
 
-from dagster_llmbatch.errors import LedgerError, LedgerNotDurableError, LedgerVersionError
+from dagster_llmbatch.errors import ConfigurationError, LedgerError, LedgerNotDurableError, LedgerVersionError
 
 VERSION_TABLE = "llmbatch_migration"
 HEAD = "0001"
@@ -27,9 +27,15 @@ def database_url(url: str) -> sa.URL:
     """The SQLAlchemy URL for a user's one.
 
     A bare `postgresql://` means psycopg 3 to SQLAlchemy 2.1 and psycopg2 to SQLAlchemy 2.0; it is given the driver
-    that is installed. Raises LedgerNotDurableError for a database in memory.
+    that is installed. Raises LedgerNotDurableError for a database in memory, ConfigurationError for what is no URL.
     """
-    parsed = sa.make_url(url)
+    try:
+        parsed = sa.make_url(url)
+    except ArgumentError:  # its text may hold the URL, and that a password
+        raise ConfigurationError(
+            "ledger_url is not a database URL. Give one such as sqlite:////var/lib/llmbatch/ledger.db or "
+            "postgresql://user:password@host/database."
+        ) from None
     if parsed.drivername in ("postgres", "postgresql"):
         driver = next((name for name in ("psycopg2", "psycopg") if importlib.util.find_spec(name)), "psycopg2")
         return parsed.set(drivername=f"postgresql+{driver}")
@@ -56,7 +62,12 @@ class Database:
             event.listen(self._engine, "connect", _prepare_sqlite)
         else:
             self._engine = sa.create_engine(
-                self.url, pool_size=1, max_overflow=1, pool_pre_ping=True, hide_parameters=True
+                self.url,
+                isolation_level="READ COMMITTED",  # what ON CONFLICT and row locks here count on
+                pool_size=1,
+                max_overflow=1,
+                pool_pre_ping=True,
+                hide_parameters=True,
             )
 
     def close(self) -> None:
@@ -69,17 +80,44 @@ class Database:
 
     @contextmanager
     def write(self) -> "Iterator[sa.Connection]":
-        """A short transaction that writes. SQLite takes the write lock at once, so that nobody deadlocks later."""
-        self._ensure_schema()
-        with self._begin() as connection:
-            yield connection
+        """A short transaction that writes. SQLite takes the write lock at once, so that nobody deadlocks later.
+
+        Raises LedgerError where the database cannot be reached or fails.
+        """
+        with self._failures():
+            self._ensure_schema()
+            with self._begin() as connection:
+                yield connection
 
     @contextmanager
     def read(self) -> "Iterator[sa.Connection]":
-        """A connection to read from."""
-        self._ensure_schema()
-        with self._engine.connect() as connection:
-            yield connection
+        """A connection to read from. Raises LedgerError where the database cannot be reached or fails."""
+        with self._failures():
+            self._ensure_schema()
+            with self._engine.connect() as connection:
+                yield connection
+
+    @contextmanager
+    def _failures(self) -> "Iterator[None]":
+        """The database's failures as ours: no password, no statement, no parameters, and worth another try."""
+        try:
+            yield
+        except (OperationalError, InterfaceError) as error:
+            reason = (str(error.orig).strip().splitlines() or [type(error.orig).__name__])[0]
+            for secret in self._secrets():
+                reason = reason.replace(secret, "***")
+            failed = LedgerError(
+                f"The ledger at {self._shown()} failed: {reason}. What it recorded stays. Run again when the database answers."
+            )
+            failed.retryable = True
+            raise failed from None
+
+    def _secrets(self) -> "list[str]":
+        asked = [self.url.password, *(value for name, value in self.url.query.items() if "password" in name)]
+        return [str(secret) for secret in asked if secret]
+
+    def _shown(self) -> str:
+        return self.url.set(query={}).render_as_string(hide_password=True)  # a query may hold a password too
 
     @contextmanager
     def _begin(self) -> "Iterator[sa.Connection]":
@@ -98,18 +136,14 @@ class Database:
     def _ensure_schema(self) -> None:
         if self._ready:
             return
-        try:
-            with self._engine.connect() as connection:  # most processes find it done and take no lock
-                self._ready = self._version(connection) == HEAD
-            if self._ready:
-                return
-            with self._begin() as connection:
-                if not self.is_sqlite:
-                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": ADVISORY_LOCK})
-                self._migrate(connection)
-        except OperationalError as error:
-            shown = self.url.render_as_string(hide_password=True)
-            raise LedgerError(f"The ledger at {shown} cannot be reached: {type(error.orig).__name__}.") from None
+        with self._engine.connect() as connection:  # most processes find it done and take no lock
+            self._ready = self._version(connection) == HEAD
+        if self._ready:
+            return
+        with self._begin() as connection:
+            if not self.is_sqlite:
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": ADVISORY_LOCK})
+            self._migrate(connection)
         self._ready = True
 
     @staticmethod
@@ -123,9 +157,8 @@ class Database:
         if current == HEAD:
             return
         if current is not None and current > HEAD:
-            shown = self.url.render_as_string(hide_password=True)
             raise LedgerVersionError(
-                f"The ledger at {shown} is at version {current}; this dagster_llmbatch knows {HEAD}. Update it here too."
+                f"The ledger at {self._shown()} is at version {current}; this dagster_llmbatch knows {HEAD}. Update it here too."
             )
         from alembic import command
         from alembic.config import Config

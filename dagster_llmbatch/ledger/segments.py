@@ -39,12 +39,16 @@ class SegmentStore:
             return _stored_schema(file)
 
     def batches(self, name: str, columns: "Sequence[str] | None" = None) -> "Iterator[pa.RecordBatch]":
-        """The rows as record batches of at most READ_ROWS, with `columns` in the order asked for."""
+        """The rows as record batches, each of one row group and of READ_ROWS rows at most.
+
+        `columns` come in the order asked for; a segment without rows has no batch.
+        """
         with _opened(self, name) as file:
             schema = _selected(_stored_schema(file), columns)
-            for batch in file.iter_batches(columns=schema.names, batch_size=READ_ROWS):
-                table = pa.Table.from_batches([batch]).select(schema.names)
-                yield from _restored(table, schema).to_batches()
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(columns=schema.names, batch_size=READ_ROWS, row_groups=[group]):
+                    table = pa.Table.from_batches([batch]).select(schema.names)
+                    yield from _restored(table, schema).to_batches()
 
     def table(self, name: str, columns: "Sequence[str] | None" = None) -> pa.Table:
         """All rows of the columns."""

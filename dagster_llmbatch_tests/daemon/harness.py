@@ -135,28 +135,36 @@ class DagsterHome:
         """Ask until there is something, or fail saying what was awaited."""
         ends = time.monotonic() + timeout
         while time.monotonic() < ends:
-            try:
-                value = found()
-            except urllib.error.HTTPError as error:  # a busy webserver; what is only asked may be asked again
-                sys.stderr.write(f"HTTP {error.code} while waiting for {what}: {error.read()[:500]!r}\n")
-                value = None
+            value = found()
             if value:
                 return value
             time.sleep(0.25)
         raise TimeoutError(f"waited {timeout:.0f} s for {what}\n{self.logs()}")
 
     def query(self, text: str, **variables: Any) -> "dict[str, Any]":
-        """One GraphQL call."""
+        """One GraphQL call. A question is asked again when a busy webserver answers 500; a mutation never is."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/graphql",
             json.dumps({"query": text, "variables": variables}).encode(),
             {"content-type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            body = json.loads(answer.read())
+        body = self._answer(request, tries=1 if text.lstrip().startswith("mutation") else 5)
         if body.get("errors"):
             raise AssertionError(body["errors"])
         return body["data"]
+
+    @staticmethod
+    def _answer(request: urllib.request.Request, *, tries: int) -> "dict[str, Any]":
+        for left in reversed(range(tries)):
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return json.loads(answer.read())
+            except urllib.error.HTTPError as error:
+                sys.stderr.write(f"HTTP {error.code}: {error.read()[:500]!r}\n")
+                if not left:
+                    raise
+                time.sleep(1)
+        raise AssertionError("unreachable")
 
     def _answers(self) -> bool:
         try:

@@ -158,7 +158,8 @@ class Database:
             return
         if current is not None and current > HEAD:
             raise LedgerVersionError(
-                f"The ledger at {self._shown()} is at version {current}; this dagster_llmbatch knows {HEAD}. Update it here too."
+                f"The ledger at {self._shown()} is at version {current}; this dagster_llmbatch knows {HEAD}. Update it here "
+                "too."
             )
         from alembic import command
         from alembic.config import Config

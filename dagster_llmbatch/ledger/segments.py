@@ -20,6 +20,21 @@ SCHEMA_KEY = b"llmbatch:schema"
 """File metadata: the Arrow schema as it was handed in, for the types that Parquet changes."""
 READ_BYTES = 1 << 20
 READ_ROWS = 8192
+REFUSED = (
+    pa.types.is_union,
+    pa.types.is_interval,
+    pa.types.is_run_end_encoded,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+"""Types that Parquet cannot hold, or that do not come back from it."""
+KEPT_IN_DICTIONARY = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+)
+"""Value types whose dictionaries Parquet gives back as they were."""
 
 
 class SegmentStore:
@@ -117,7 +132,9 @@ class SegmentWriter:
     def write(self, data: "pa.RecordBatch | pa.Table") -> None:
         """Append rows of the writer's schema."""
         for batch in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
-            self._pending.append(batch)
+            # stored form first: dictionaries that differ between batches join in it, whatever their values
+            rows = pa.Table.from_batches([batch], schema=self._schema)
+            self._pending += _stored_table(rows, self._stored).to_batches()
             self._pending_rows += batch.num_rows
         while self._pending_rows >= self._group:
             table = self._joined()
@@ -140,12 +157,11 @@ class SegmentWriter:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _joined(self) -> pa.Table:
-        return pa.Table.from_batches(self._pending, schema=self._schema).combine_chunks()
+        return pa.Table.from_batches(self._pending, schema=self._stored).combine_chunks()
 
     def _flush(self, table: pa.Table) -> None:
         self.rows += table.num_rows
-        stored = table if self._stored.equals(self._schema) else _stored_table(table, self._stored)
-        self._file.write_table(stored, row_group_size=self._group)
+        self._file.write_table(table, row_group_size=self._group)
 
 
 def _sync(path: Path) -> None:
@@ -192,7 +208,7 @@ def _parquet_schema(schema: pa.Schema) -> pa.Schema:
     """The schema to store: what Parquet changes is stored as something it keeps, and the true one beside it."""
     fields = []
     for field in schema:
-        kind = _storable(field.type)
+        kind = _storable_dictionary(field.type) if pa.types.is_dictionary(field.type) else _storable(field.type)
         if kind is None:
             raise InputError(
                 f"Column {field.name!r} is {field.type}, which Parquet cannot hold. Cast it, or leave it out with "
@@ -205,14 +221,14 @@ def _parquet_schema(schema: pa.Schema) -> pa.Schema:
 
 def _storable(kind: pa.DataType) -> "pa.DataType | None":
     """The type to store a column as; None where there is none."""
-    if pa.types.is_union(kind) or pa.types.is_interval(kind) or pa.types.is_run_end_encoded(kind):
+    if any(refused(kind) for refused in REFUSED):
         return None
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_binary_view(kind):
         return pa.large_binary()
-    if pa.types.is_dictionary(kind):
-        return _storable(kind.value_type) and kind
+    if pa.types.is_dictionary(kind):  # below the top only what Parquet itself gives back
+        return kind if any(kept(kind.value_type) for kept in KEPT_IN_DICTIONARY) else None
     if isinstance(kind, pa.BaseExtensionType):
         return _storable(kind.storage_type) and kind
     if pa.types.is_struct(kind):
@@ -235,13 +251,39 @@ def _storable_list(kind: Any) -> "pa.DataType | None":
     field = kind.value_field.with_type(inner)
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(field, kind.list_size)
-    large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
-    return pa.large_list(field) if large else pa.list_(field)
+    return pa.large_list(field) if pa.types.is_large_list(kind) else pa.list_(field)
+
+
+def _storable_dictionary(kind: Any) -> "pa.DataType | None":
+    """The type to store a column of dictionary type as. The order of other values than strings would be lost."""
+    value = kind.value_type
+    stored = _storable(value)
+    if stored is None or pa.types.is_nested(value) or isinstance(value, pa.BaseExtensionType):
+        return None
+    if any(kept(stored) for kept in KEPT_IN_DICTIONARY):
+        return pa.dictionary(kind.index_type, stored, kind.ordered)
+    return None if kind.ordered else stored
 
 
 def _stored_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(table.columns, schema, strict=True)]
-    return pa.table(columns, schema=schema)
+    columns = [_stored_column(c, f.type) for c, f in zip(table.columns, schema, strict=True)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _stored_column(column: pa.ChunkedArray, kind: Any) -> pa.ChunkedArray:
+    if column.type.equals(kind):
+        return column
+    if not pa.types.is_dictionary(column.type):
+        return column.cast(kind)
+    if pa.types.is_dictionary(kind):
+        return pa.chunked_array([_dictionary(chunk, kind) for chunk in column.chunks], type=kind)
+    return pa.chunked_array([chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks], type=kind)
+
+
+def _dictionary(array: Any, kind: Any) -> pa.DictionaryArray:
+    """A dictionary array with the index and value types of `kind`."""
+    indices, values = array.indices.cast(kind.index_type), array.dictionary.cast(kind.value_type)
+    return pa.DictionaryArray.from_arrays(indices, values, ordered=kind.ordered)
 
 
 def _stored_schema(file: pq.ParquetFile) -> pa.Schema:
@@ -255,5 +297,14 @@ def _selected(schema: pa.Schema, columns: "Sequence[str] | None") -> pa.Schema:
 
 
 def _restored(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(table.columns, schema, strict=True)]
+    columns = [_restored_column(c, f.type) for c, f in zip(table.columns, schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _restored_column(column: pa.ChunkedArray, kind: Any) -> pa.ChunkedArray:
+    if column.type.equals(kind):
+        return column
+    if not pa.types.is_dictionary(kind):
+        return column.cast(kind)
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    return pa.chunked_array([_dictionary(chunk, kind) for chunk in encoded.chunks], type=kind)

@@ -107,14 +107,6 @@ def test_a_deploy_that_removes_the_downstream_asset(home: DagsterHome, simulator
     assert simulator.book.batches == before + 1
 
 
-def test_a_terminated_continuation_ends(home: DagsterHome, simulator: SimulatorServer) -> None:
-    """Terminated without force: there is no process to answer, so the sensor ends it."""
-    run = home.launch(["tickets", "triage"], "d22")
-    continuation = waiting(home, run)
-    home.terminate(str(continuation["id"]), force=False)
-    assert home.wait_run(str(continuation["id"]), 60) in ("CANCELED", "FAILURE")
-
-
 def test_thirty_partitions(home: DagsterHome, simulator: SimulatorServer) -> None:
     """A backfill of thirty partitions with an upstream and a downstream asset: green, one batch a partition."""
     before = simulator.book.batches

@@ -1,7 +1,7 @@
 """The resource: configuration into a workplace, and our errors into Dagster's Failure."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -164,16 +164,12 @@ class LLMBatchResource(dg.ConfigurableResource):
     def _price(self, provider: str) -> OutcomePrice:
         book = PriceBook({n: Price(input=p.input, output=p.output, cached=p.cached) for n, p in self.prices.items()})
 
-        def price(asked_for: str, outcome: "Mapping[str, Any]") -> "float | None":
-            tokens = {name: outcome[name] for name in PRICED_TOKENS}
+        def price(asked_for: str, answered_by: "str | None", tokens: "Sequence[int | None]") -> "float | None":
             # a provider answers with a dated snapshot, which the price list may not know yet
-            found = book.price(provider, outcome["model"] or asked_for, **tokens)
-            return book.price(provider, asked_for, **tokens) if found is None else found
+            found = book.price(provider, answered_by or asked_for, *tokens)
+            return book.price(provider, asked_for, *tokens) if found is None else found
 
         return price
-
-
-PRICED_TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens")
 
 
 def _is_local(place: str) -> bool:

@@ -80,10 +80,12 @@ def collect(batch: BatchRecord, status: BatchStatus, *, provider: BatchProvider,
             found.duplicates,
             found.strangers,
         )
-    rows = ((row, *rest) for row, rest in found.outcomes.items())
-    table = outcomes_table(rows, batch_id=batch.batch_id, lane="batch")
+    rows = sorted(found.outcomes)
     with segments.writer("outcomes", OUTCOME_SCHEMA, row_group_rows=BLOCK_ROWS) as writer:
-        writer.write(table)
+        for first in range(0, len(rows), BLOCK_ROWS):
+            # given up block by block: a batch's outcomes are never in memory twice
+            block = ((row, *found.outcomes.pop(row)) for row in rows[first : first + BLOCK_ROWS])
+            writer.write(outcomes_table(block, batch_id=batch.batch_id, lane="batch"))
     return writer.name
 
 

@@ -12,6 +12,7 @@ lane string          batch, or reused where an older generation paid for it
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -50,7 +51,8 @@ REQUEST_SCHEMA = pa.schema(
 )
 """The requests segment of a batch: which rows it holds, in the order sent."""
 
-_OUTCOME_FIELDS = OUTCOME_SCHEMA.names[4:-2]
+OUTCOME_FIELDS = Outcome.__struct_fields__
+"""In the order of the columns `custom_id` and `kind` to `retryable`."""
 
 PAID_FINAL = frozenset({OutcomeKind.ANSWER, OutcomeKind.REFUSAL, OutcomeKind.TRUNCATED, OutcomeKind.EMPTY})
 """The model replied: sending the same request again would pay again for the same kind of reply."""
@@ -59,22 +61,24 @@ PAID_FINAL = frozenset({OutcomeKind.ANSWER, OutcomeKind.REFUSAL, OutcomeKind.TRU
 def outcomes_table(
     outcomes: "Iterable[tuple[int, int, bool, Outcome]]", *, batch_id: "str | None", lane: str
 ) -> pa.Table:
-    """The segment's table from (row, attempt, counted, outcome), sorted by row."""
-    columns: dict[str, list[Any]] = {name: [] for name in OUTCOME_SCHEMA.names[:-2]}
-    appends = [(name, columns[name].append) for name in _OUTCOME_FIELDS]
+    """The segment's table from (row, attempt, counted, outcome), in ascending order of rows."""
+    rows: list[int] = []
+    attempts: list[int] = []
+    counts: list[bool] = []
+    found: list[tuple[Any, ...]] = []
     for row, attempt, counted, outcome in outcomes:
-        columns["row"].append(row)
-        columns["custom_id"].append(outcome.custom_id)
-        columns["attempt"].append(attempt)
-        columns["counted"].append(counted)
-        for name, append in appends:
-            append(getattr(outcome, name))
+        rows.append(row)
+        attempts.append(attempt)
+        counts.append(counted)
+        found.append(msgspec.structs.astuple(outcome))
+    columns: dict[str, Any] = {name: [] for name in OUTCOME_FIELDS}
+    columns |= zip(OUTCOME_FIELDS, zip(*found, strict=True), strict=True) if found else {}
     columns["kind"] = [kind.value for kind in columns["kind"]]
     columns["error_category"] = [value and value.value for value in columns["error_category"]]
-    length = len(columns["row"])
-    columns["batch_id"] = [batch_id] * length
-    columns["lane"] = [lane] * length
-    return pa.table(columns, schema=OUTCOME_SCHEMA).sort_by("row")
+    columns |= {"row": rows, "attempt": attempts, "counted": counts}
+    columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.string()), len(rows))
+    columns["lane"] = pa.repeat(lane, len(rows))
+    return pa.table(columns, schema=OUTCOME_SCHEMA)
 
 
 class OutcomeCursor:
@@ -84,15 +88,15 @@ class OutcomeCursor:
         self._batches: Iterator[pa.RecordBatch] = segments.batches(name)
         self._rest: pa.RecordBatch | None = None
 
-    def until(self, row: int) -> "list[dict[str, Any]]":
+    def until(self, row: int) -> "list[pa.RecordBatch]":
         """The outcomes of rows before `row` that were not read yet."""
-        found: list[dict[str, Any]] = []
+        found: list[pa.RecordBatch] = []
         while True:
             batch = self._rest if self._rest is not None else next(self._batches, None)
             if batch is None:
                 return found
             before = int(np.searchsorted(batch.column("row").to_numpy(), row))
-            found += batch.slice(0, before).to_pylist()
+            found.append(batch.slice(0, before))
             self._rest = batch.slice(before) if before < batch.num_rows else None
             if self._rest is not None:
                 return found

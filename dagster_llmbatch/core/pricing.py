@@ -45,7 +45,6 @@ class PriceBook:
         self,
         provider: str,
         model: str,
-        *,
         input_tokens: "int | None",
         output_tokens: "int | None",
         cached_tokens: "int | None" = None,

@@ -1,18 +1,22 @@
 """Plan and outcomes to the results table: one row out per row in, in input order, with the reason where there is no answer."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
-from dagster_llmbatch.core.outcomes import PAID_FINAL, TOKEN_FIELDS, OutcomeCursor
+from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, TOKEN_FIELDS, OutcomeCursor
 from dagster_llmbatch.core.plan import BLOCK_ROWS, FINGERPRINT, PROBLEM, ROW_ID, TOO_LARGE
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers.contract import ErrorCategory, OutcomeKind
 from dagster_llmbatch.schemas.output import Invalid, OutputSchema
+
+pc: Any = pyarrow.compute  # its functions are made at import: no type checker sees them
 
 SYSTEM_FIELDS = (
     pa.field("llm_row_id", pa.string()),
@@ -46,8 +50,8 @@ STATUSES = (SUCCEEDED, FAILED, REVIEW)
 SAMPLES = 5
 """Row ids kept as examples for each error name."""
 
-Price = Callable[[str, Mapping[str, Any]], "float | None"]
-"""(the model asked for, an outcome as in the outcomes segment) to the USD it cost; None where price or tokens are unknown."""
+Price = Callable[[str, "str | None", Sequence["int | None"]], "float | None"]
+"""(model asked for, model that answered, input, output, cached and cache-write tokens) to USD; None where unknown."""
 
 
 @dataclass
@@ -124,114 +128,145 @@ class ResultsWriter:
         first = 0
         with self._segments.writer("results", schema, row_group_rows=BLOCK_ROWS) as writer:
             for block in self._segments.batches(self._entry.plan_segment, columns=columns):
-                outcomes = self._outcomes(cursors, first, block.num_rows)
+                found = [part for cursor in cursors for part in cursor.until(first + block.num_rows)]
                 made = [block.column(i) for i in range(len(kept_names))]
-                made += self._answers_and_system(block, outcomes)
+                made += self._block(block, pa.Table.from_batches(found, OUTCOME_SCHEMA), first)
                 writer.write(pa.RecordBatch.from_arrays(made, schema=schema))
                 first += block.num_rows
         if self.summary.rows != self._entry.row_count:
             raise AssertionError(f"{self.summary.rows} rows out for {self._entry.row_count} rows in")
         return writer.name
 
-    def _outcomes(self, cursors: "list[OutcomeCursor]", first: int, rows: int) -> "list[list[dict[str, Any]]]":
-        found: list[list[dict[str, Any]]] = [[] for _ in range(rows)]
-        for cursor in cursors:
-            for outcome in cursor.until(first + rows):
-                found[outcome["row"] - first].append(outcome)
-        return found
-
-    def _answers_and_system(self, block: pa.RecordBatch, outcomes: "list[list[dict[str, Any]]]") -> "list[pa.Array]":
-        values: list[list[Any]] = [[] for _ in self._output.arrow_schema]
-        system: list[tuple[Any, ...]] = []
-        at = len(self._entry.settings["kept"])
-        identity = (block.column(at + i).to_pylist() for i in range(3))
-        nothing = (None,) * len(values)
-        for row_id, fingerprint, problem, attempts in zip(*identity, outcomes, strict=True):
-            answer, columns = self._row(row_id, fingerprint, problem, attempts)
-            for column, value in zip(values, nothing if answer is None else answer, strict=True):
-                column.append(value)
-            system.append(columns)
-        made = self._output.to_arrow(values)
-        by_column = zip(*system, strict=True) if system else [[] for _ in SYSTEM_FIELDS]
-        made += [pa.array(column, kind.type) for column, kind in zip(by_column, SYSTEM_FIELDS, strict=True)]
+    def _block(self, block: pa.RecordBatch, outcomes: pa.Table, first: int) -> "list[pa.Array]":
+        """The answer and system columns of one block of the plan: whole columns, but for what is decided a row."""
+        rows = block.num_rows
+        at = outcomes.column("row").to_numpy() - first
+        attempts = np.bincount(at, minlength=rows)
+        final = _final(at, outcomes, rows)
+        taken = outcomes.take(pa.array(final, mask=final < 0)).combine_chunks()
+        kept = len(self._entry.settings["kept"])
+        row_ids, fingerprints, problems = (block.column(kept + i) for i in range(3))
+        answers, verdicts = self._verdicts(row_ids.to_pylist(), problems.to_pylist(), taken)
+        status, validated, error, name, category, raw = verdicts
+        self.summary.rows += rows
+        self.summary.resubmitted_rows += int((attempts > 1).sum())
+        settings = self._entry.settings
+        system: dict[str, Any] = {
+            "llm_row_id": row_ids,
+            "llm_status": status,
+            "llm_validated": validated,
+            "llm_attempts": attempts,
+            "llm_provider": pa.repeat(settings["provider"], rows),
+            "llm_model": pc.coalesce(taken.column("model"), pa.scalar(settings["template"]["model"])),
+            "llm_error": error,
+            "llm_error_name": name,
+            "llm_error_category": category,
+            "llm_raw": raw,
+            "llm_cost_usd": self._costs(at, outcomes, rows),
+            "llm_fingerprint": fingerprints,
+            "llm_schema_hash": pa.repeat(self._output.digest, rows),
+            "llm_run_id": pa.repeat(self._run_id, rows),
+        }
+        made = self._output.to_arrow(answers)
+        for wanted in SYSTEM_FIELDS:
+            column = system[wanted.name] if wanted.name in system else taken.column(wanted.name.removeprefix("llm_"))
+            made.append(_array(column, wanted.type))
         return made
 
-    def _row(
-        self, row_id: str, fingerprint: "str | None", problem: "str | None", attempts: "list[dict[str, Any]]"
-    ) -> "tuple[Sequence[Any] | None, tuple[Any, ...]]":
-        summary = self.summary
-        summary.rows += 1
-        final = _final(attempts)
-        answer, status, error, name, category = self._verdict(final, problem)
-        summary.statuses[status] += 1
-        if name is not None and status != SUCCEEDED:
-            summary.errors[name] += 1
-            samples = summary.samples.setdefault(name, [])
+    def _verdicts(
+        self, row_ids: "list[str]", problems: "list[str | None]", final: pa.Table
+    ) -> "tuple[list[Sequence[Any]], list[Sequence[Any]]]":
+        """The answer columns; and status, validated, error, error name, error category and raw text of each row."""
+        answers: list[Sequence[Any]] = []
+        verdicts: list[tuple[Any, ...]] = []
+        nothing = (None,) * len(self._output.arrow_schema)
+        counts_as_valid = not self._output.is_text
+        judged = (final.column(name).to_pylist() for name in JUDGED)
+        for row_id, problem, outcome in zip(row_ids, problems, zip(*judged, strict=True), strict=True):
+            answer, status, error, name, category = self._verdict(problem, *outcome)
+            if answer is not None:
+                answers.append(answer)
+                verdicts.append((status, counts_as_valid, error, name, category, None))
+                continue
+            answers.append(nothing)
+            verdicts.append((status, False, error, name, category, outcome[1]))
+            problem_name = name or status
+            samples = self.summary.samples.setdefault(problem_name, [])
+            self.summary.errors[problem_name] += 1
             if len(samples) < SAMPLES:
                 samples.append(row_id)
-        settings = self._entry.settings
-        if final is None:
-            return answer, (
-                row_id, status, False, 0, None, settings["provider"], settings["template"]["model"], None, None, None,
-                None, error, name, category, None, None, None, None, None, 0.0, fingerprint, self._output.digest,
-                self._run_id,
-            )  # fmt: skip
-        cost = self._cost(attempts)
-        raw = final["text"] if answer is None else None
-        return answer, (
-            row_id, status, answer is not None and not self._output.is_text, len(attempts), final["lane"],
-            settings["provider"], final["model"] or settings["template"]["model"], final["batch_id"],
-            final["custom_id"], final["finish_reason"], final["refusal"], error, name, category, raw,
-            final["input_tokens"], final["output_tokens"], final["cached_tokens"], final["reasoning_tokens"], cost,
-            fingerprint, self._output.digest, self._run_id,
-        )  # fmt: skip
+        self.summary.statuses.update(verdict[0] for verdict in verdicts)
+        if not verdicts:
+            return [[] for _ in nothing], [[] for _ in range(6)]
+        return list(zip(*answers, strict=True)), list(zip(*verdicts, strict=True))
 
-    def _cost(self, attempts: "list[dict[str, Any]]") -> "float | None":
-        """The sum over a row's attempts, failed ones too; None as soon as one of them is unknown."""
-        summary = self.summary
-        summary.resubmitted_rows += len(attempts) > 1
-        total = 0.0
-        known = True
-        for outcome in attempts:
-            if outcome["lane"] == "reused":
-                summary.reused_rows += 1
-                continue  # paid for, and counted, by the older generation
-            if OutcomeKind(outcome["kind"]) not in PAID_FINAL:
-                continue
-            tokens = summary.tokens
-            if outcome["input_tokens"] is None and outcome["output_tokens"] is None:
-                summary.unknown_tokens += 1
-            for name in TOKEN_FIELDS:
-                tokens[name] += outcome[name] or 0
-            price = self._price(self._entry.settings["template"]["model"], outcome)
-            known = known and price is not None
-            total += price or 0.0
-        summary.cost_usd += total
-        if not known:
-            summary.unpriced_rows += 1
-            return None
-        return total
+    def _costs(self, at: "np.ndarray", outcomes: pa.Table, rows: int) -> "list[float | None]":
+        """The sum over each row's attempts, failed ones too; None as soon as one of them is unknown."""
+        reused = pc.equal(outcomes.column("lane"), "reused")
+        self.summary.reused_rows += pc.sum(reused).as_py() or 0
+        # a reused answer was paid for, and counted, by the older generation
+        paid = pc.and_not(pc.is_in(outcomes.column("kind"), pa.array(_PAID)), reused)
+        billed = outcomes.select(["model", *TOKEN_FIELDS]).filter(paid)
+        for name in TOKEN_FIELDS:
+            self.summary.tokens[name] += pc.sum(billed.column(name)).as_py() or 0
+        unknown = pc.and_(pc.is_null(billed.column("input_tokens")), pc.is_null(billed.column("output_tokens")))
+        self.summary.unknown_tokens += pc.sum(unknown).as_py() or 0
+        costs: list[float | None] = [0.0] * rows
+        model, price = self._entry.settings["template"]["model"], self._price
+        columns = (billed.column(name).to_pylist() for name in PRICED)
+        for row, answered_by, *tokens in zip(at[paid.to_numpy()].tolist(), *columns, strict=True):
+            cost, before = price(model, answered_by, tokens), costs[row]
+            self.summary.cost_usd += cost or 0.0
+            costs[row] = None if cost is None or before is None else before + cost
+        self.summary.unpriced_rows += sum(cost is None for cost in costs)
+        return costs
 
     def _verdict(
-        self, final: "dict[str, Any] | None", problem: "str | None"
+        self,
+        problem: "str | None",
+        kind_name: "str | None",
+        text: "str | None",
+        category: "str | None",
+        message: "str | None",
+        code: "str | None",
     ) -> "tuple[Sequence[Any] | None, str, str | None, str | None, str | None]":
         """(answer columns, status, error, error name, error category) of one row."""
-        if problem is not None or final is None:
-            name, category = _plan_problem(problem)
-            return None, REVIEW, problem or "never sent", name, category.value
-        kind = OutcomeKind(final["kind"])
-        if kind is OutcomeKind.ANSWER:
-            found = self._validate(final["text"])
+        if problem is not None or kind_name is None:
+            name, why = _plan_problem(problem)
+            return None, REVIEW, problem or "never sent", name, why.value
+        if kind_name == ANSWER:
+            found = self._validate(text or "")
             if isinstance(found, Invalid):
                 return None, FAILED, found.message, found.problem.value, ErrorCategory.VALIDATION_ERROR.value
             if found.recovered:
                 self.summary.recovered_rows += 1
-                return found.values, SUCCEEDED, None, found.recovered, None
-            return found.values, SUCCEEDED, None, None, None
-        category = final["error_category"] or _CATEGORIES.get(kind, ErrorCategory.UNKNOWN).value
+            return found.values, SUCCEEDED, None, found.recovered, None
+        kind = OutcomeKind(kind_name)
+        category = category or _CATEGORIES.get(kind, ErrorCategory.UNKNOWN).value
         if kind in PAID_FINAL:
             return None, FAILED, _REASONS[kind], kind.value, category
-        return None, REVIEW, final["error_message"] or final["error_code"] or kind.value, kind.value, category
+        return None, REVIEW, message or code or kind.value, kind.value, category
+
+
+ANSWER = OutcomeKind.ANSWER.value
+JUDGED = ("kind", "text", "error_category", "error_message", "error_code")
+"""The columns of an outcome that decide about its row."""
+PRICED = ["model", *TOKEN_FIELDS[:4]]
+_PAID = [kind.value for kind in PAID_FINAL]
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return found.cast(kind) if isinstance(found, pa.Array) else pa.array(found, kind)
+
+
+def _final(at: "np.ndarray", outcomes: pa.Table, rows: int) -> "np.ndarray":
+    """For each row the place of the outcome that counts, -1 for none: an answer, else the newest attempt."""
+    final = np.full(rows, -1, np.int64)
+    answered = pc.equal(outcomes.column("kind"), ANSWER).to_numpy()
+    order = np.lexsort((outcomes.column("attempt").to_numpy(), answered, at))
+    final[at[order]] = order  # of a row's outcomes the last in this order stays
+    return final
 
 
 _REASONS = {
@@ -244,13 +279,6 @@ _CATEGORIES = {
     OutcomeKind.TRUNCATED: ErrorCategory.TRUNCATED,
     OutcomeKind.EMPTY: ErrorCategory.EMPTY,
 }
-
-
-def _final(attempts: "list[dict[str, Any]]") -> "dict[str, Any] | None":
-    """The outcome that counts: an answer wherever there is one, else the newest attempt's."""
-    if len(attempts) <= 1:
-        return attempts[0] if attempts else None
-    return max(attempts, key=lambda o: (o["kind"] == OutcomeKind.ANSWER.value, o["attempt"]))
 
 
 def _plan_problem(problem: "str | None") -> "tuple[str, ErrorCategory]":

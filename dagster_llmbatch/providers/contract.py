@@ -56,7 +56,7 @@ class ErrorCategory(str, Enum):
     UNKNOWN = "unknown"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What a provider returned for one request, provider-neutral.
 
     Token counts are None where unknown and 0 where the provider said 0. `input_tokens` includes cached and

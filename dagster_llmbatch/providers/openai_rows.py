@@ -13,19 +13,19 @@ from dagster_llmbatch.providers.http import QUOTA_CODES
 logger = logging.getLogger(__name__)
 
 
-class _Error(msgspec.Struct):
+class _Error(msgspec.Struct, gc=False):
     code: Any = None
     message: "str | None" = None
     type: "str | None" = None
 
 
-class _TokenDetails(msgspec.Struct):
+class _TokenDetails(msgspec.Struct, gc=False):
     cached_tokens: "int | None" = None
     cache_write_tokens: "int | None" = None
     reasoning_tokens: "int | None" = None
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, gc=False):
     input_tokens: "int | None" = None
     output_tokens: "int | None" = None
     prompt_tokens: "int | None" = None
@@ -36,32 +36,32 @@ class _Usage(msgspec.Struct):
     completion_tokens_details: "_TokenDetails | None" = None
 
 
-class _Part(msgspec.Struct):
+class _Part(msgspec.Struct, gc=False):
     type: "str | None" = None
     text: "str | None" = None
     refusal: "str | None" = None
 
 
-class _Item(msgspec.Struct):
+class _Item(msgspec.Struct, gc=False):
     type: "str | None" = None
     content: "list[_Part] | None" = None
 
 
-class _Incomplete(msgspec.Struct):
+class _Incomplete(msgspec.Struct, gc=False):
     reason: "str | None" = None
 
 
-class _Message(msgspec.Struct):
+class _Message(msgspec.Struct, gc=False):
     content: "str | None" = None
     refusal: "str | None" = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     message: "_Message | None" = None
     finish_reason: "str | None" = None
 
 
-class _Body(msgspec.Struct):
+class _Body(msgspec.Struct, gc=False):
     model: "str | None" = None
     status: "str | None" = None
     error: "_Error | None" = None
@@ -71,12 +71,12 @@ class _Body(msgspec.Struct):
     usage: "_Usage | None" = None
 
 
-class _Response(msgspec.Struct):
+class _Response(msgspec.Struct, gc=False):
     status_code: "int | None" = None
     body: "_Body | None" = None
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, gc=False):
     custom_id: str
     response: "_Response | None" = None
     error: "_Error | None" = None

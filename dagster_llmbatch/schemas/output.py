@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -105,7 +106,7 @@ class OutputSchema:
         """Whether the answer is plain text."""
         return self.json_schema is None
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 in hex over what is asked and which columns it gives; the same in every process."""
         # Not the text of the Arrow schema: that is pyarrow's to change.
@@ -129,7 +130,7 @@ class OutputSchema:
             return json_validator(model_parser(self.model, self.json_schema, self.arrow_schema))
         return json_validator(schema_parser(self.json_schema, self.arrow_schema, self.keys))
 
-    def to_arrow(self, columns: "Sequence[list[Any]]") -> "list[pa.Array]":
+    def to_arrow(self, columns: "Sequence[Sequence[Any]]") -> "list[pa.Array]":
         """The output columns from lists of validated values; None where there is no answer."""
         return [pa.array(values, field.type) for values, field in zip(columns, self.arrow_schema, strict=True)]
 

@@ -52,7 +52,7 @@ class Shop:
             ledger=self.ledger,
             segments=SegmentStore(folder / "segments"),
             policy=Policy(**{"poll_first": 60.0, **policy}),
-            price=lambda _model, _outcome: 0.5,
+            price=lambda _asked_for, _answered_by, _tokens: 0.5,
             now=simulator.clock.now,
             sleep=self.sleeps.append,
         )

@@ -167,7 +167,9 @@ class LLMBatchResource(dg.ConfigurableResource):
         def price(asked_for: str, answered_by: "str | None", tokens: "Sequence[int | None]") -> "float | None":
             # a provider answers with a dated snapshot, which the price list may not know yet
             found = book.price(provider, answered_by or asked_for, *tokens)
-            return book.price(provider, asked_for, *tokens) if found is None else found
+            if found is None and answered_by not in (None, asked_for):
+                return book.price(provider, asked_for, *tokens)
+            return found
 
         return price
 

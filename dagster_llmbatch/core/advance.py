@@ -13,6 +13,7 @@ from typing import Any
 from typing_extensions import assert_never
 
 from dagster_llmbatch.core.collect import collect
+from dagster_llmbatch.core.cyclic_gc import cyclic_gc_paused
 from dagster_llmbatch.core.decide import (
     CANCEL_ASKED,
     Adopt,
@@ -108,6 +109,7 @@ def claim(
         # another process created the generation between our look and our insert: look again
 
 
+@cyclic_gc_paused()
 def advance(
     entry_id: str, work: Workplace, *, run_id: str, output: "OutputSchema | None" = None
 ) -> "Waiting | Published":

@@ -7,6 +7,9 @@ from typing import BinaryIO
 
 from dagster_llmbatch.providers.contract import Limits
 
+WRITE_BYTES = 1 << 20
+"""Bytes of lines gathered for one write to disk."""
+
 
 @dataclass
 class Chunk:
@@ -66,7 +69,7 @@ def split(
         if current is None:
             path = path_for(number)
             number += 1
-            current = open_chunks[group] = _Open(Chunk(group, path), path.open("wb"))
+            current = open_chunks[group] = _Open(Chunk(group, path), path.open("wb", WRITE_BYTES))
         chunk = current.chunk
         chunk.rows.append(row)
         chunk.custom_ids.append(custom_id)

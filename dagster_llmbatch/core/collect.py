@@ -1,8 +1,8 @@
 """Results of an ended batch, from every file there is, into one outcomes segment: joined by custom_id only."""
 
 import logging
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, outcomes_table
 from dagster_llmbatch.core.plan import BLOCK_ROWS
@@ -25,50 +25,52 @@ logger = logging.getLogger(__name__)
 class Reconciled:
     """What joining a batch's results to its requests found."""
 
-    outcomes: "dict[int, tuple[int, bool, Outcome]]" = field(default_factory=dict)
-    """By row: attempt, whether it counts, outcome."""
-    duplicates: int = 0
-    strangers: int = 0
+    outcomes: "list[Outcome]"
+    """One for each request, in their order."""
+    counted: "list[bool]"
+    """Whether each uses up an attempt of its row."""
+    duplicates: int
+    strangers: int
     """Custom ids in the results that this batch never sent."""
-    missing: int = 0
+    missing: int
 
 
-def reconcile(
-    requests: "Iterable[tuple[int, str, int]]", outcomes: "Iterable[Outcome]", *, status: BatchStatus
-) -> Reconciled:
-    """Give every request (row, custom_id, attempt) exactly one outcome.
+def reconcile(custom_ids: "Sequence[str]", outcomes: "Iterable[Outcome]", *, status: BatchStatus) -> Reconciled:
+    """Give every request exactly one outcome.
 
     Of several results for one custom_id the first counts, but what was paid for beats an error, and an answer beats all.
     """
-    sent = {custom_id: (row, attempt) for row, custom_id, attempt in requests}
-    found = Reconciled()
+    place = {custom_id: at for at, custom_id in enumerate(custom_ids)}
+    found: list[Outcome | None] = [None] * len(custom_ids)
+    duplicates = strangers = 0
     gone = status.provider_state == GONE
     try:
         for outcome in outcomes:
-            known = sent.get(outcome.custom_id)
-            if known is None:
-                found.strangers += 1
+            at = place.get(outcome.custom_id)
+            if at is None:
+                strangers += 1
                 continue
-            row, attempt = known
-            earlier = found.outcomes.get(row)
-            found.duplicates += earlier is not None
-            if earlier is None or _worth(outcome) > _worth(earlier[2]):
-                found.outcomes[row] = (attempt, True, outcome)
+            earlier = found[at]
+            duplicates += earlier is not None
+            if earlier is None or _worth(outcome) > _worth(earlier):
+                found[at] = outcome
     except BatchNotFoundError:
         # kept too short at the provider: what was not read is gone, and nobody buys it again unasked
         logger.warning("batch %s: result files are gone at the provider.", status.handle.batch_id)
         gone = True
-    for custom_id, (row, attempt) in sent.items():
-        if row not in found.outcomes:
-            found.missing += 1
-            found.outcomes[row] = (attempt, not status.queue_full, _without_result(custom_id, status, gone))
-    return found
+    return Reconciled(
+        [o or _without_result(custom_id, status, gone) for custom_id, o in zip(custom_ids, found, strict=True)],
+        [o is not None or not status.queue_full for o in found],
+        duplicates,
+        strangers,
+        found.count(None),
+    )
 
 
 def collect(batch: BatchRecord, status: BatchStatus, *, provider: BatchProvider, segments: SegmentStore) -> str:
     """Stream a batch's outcomes into a segment and return its name. Safe to repeat: the same files, the same name."""
-    requests = request_rows(segments, batch.requests_segment)
-    found = reconcile(requests, _stream(provider, status), status=status)
+    requests = segments.table(batch.requests_segment).sort_by("row")
+    found = reconcile(requests.column("custom_id").to_pylist(), _stream(provider, status), status=status)
     if found.strangers or found.duplicates or found.missing:
         logger.warning(
             "batch %s (%s): %d of %d requests have no result, %d results are repeated, %d have a custom_id that was "
@@ -80,19 +82,18 @@ def collect(batch: BatchRecord, status: BatchStatus, *, provider: BatchProvider,
             found.duplicates,
             found.strangers,
         )
-    rows = sorted(found.outcomes)
     with segments.writer("outcomes", OUTCOME_SCHEMA, row_group_rows=BLOCK_ROWS) as writer:
-        for first in range(0, len(rows), BLOCK_ROWS):
-            # given up block by block: a batch's outcomes are never in memory twice
-            block = ((row, *found.outcomes.pop(row)) for row in rows[first : first + BLOCK_ROWS])
-            writer.write(outcomes_table(block, batch_id=batch.batch_id, lane="batch"))
+        for first in range(0, requests.num_rows, BLOCK_ROWS):
+            block = slice(first, first + BLOCK_ROWS)
+            writer.write(
+                outcomes_table(
+                    requests.slice(first, BLOCK_ROWS),
+                    found.outcomes[block],
+                    counted=found.counted[block],
+                    batch_id=batch.batch_id,
+                )
+            )
     return writer.name
-
-
-def request_rows(segments: SegmentStore, name: str) -> "Iterator[tuple[int, str, int]]":
-    """(row, custom_id, attempt) of a requests segment, in the order sent."""
-    for block in segments.batches(name):
-        yield from zip(*(block.column(i).to_pylist() for i in range(3)), strict=True)
 
 
 def _stream(provider: BatchProvider, status: BatchStatus) -> "Iterator[Outcome]":

@@ -65,8 +65,5 @@ def external_key(
     *, namespace: str, asset_key: str, partition_key: str, generation: int, wave: int, custom_ids: Iterable[str]
 ) -> str:
     """The name under which a batch is searched at the provider. Stable over retries of the same chunk."""
-    content = hashlib.sha256()
-    for custom_id in custom_ids:
-        content.update(custom_id.encode())
-        content.update(b"\n")
-    return "llmb-" + digest(namespace, asset_key, partition_key, str(generation), str(wave), content.digest())[:40]
+    content = hashlib.sha256("".join(f"{custom_id}\n" for custom_id in custom_ids).encode()).digest()
+    return "llmb-" + digest(namespace, asset_key, partition_key, str(generation), str(wave), content)[:40]

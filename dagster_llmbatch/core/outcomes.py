@@ -9,7 +9,7 @@ batch_id string      the provider's batch
 lane string          batch, or reused where an older generation paid for it
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -59,25 +59,17 @@ PAID_FINAL = frozenset({OutcomeKind.ANSWER, OutcomeKind.REFUSAL, OutcomeKind.TRU
 
 
 def outcomes_table(
-    outcomes: "Iterable[tuple[int, int, bool, Outcome]]", *, batch_id: "str | None", lane: str
+    requests: pa.Table, outcomes: "Sequence[Outcome]", *, counted: "Sequence[bool]", batch_id: "str | None"
 ) -> pa.Table:
-    """The segment's table from (row, attempt, counted, outcome), in ascending order of rows."""
-    rows: list[int] = []
-    attempts: list[int] = []
-    counts: list[bool] = []
-    found: list[tuple[Any, ...]] = []
-    for row, attempt, counted, outcome in outcomes:
-        rows.append(row)
-        attempts.append(attempt)
-        counts.append(counted)
-        found.append(msgspec.structs.astuple(outcome))
-    columns: dict[str, Any] = {name: [] for name in OUTCOME_FIELDS}
-    columns |= zip(OUTCOME_FIELDS, zip(*found, strict=True), strict=True) if found else {}
-    columns["kind"] = [kind.value for kind in columns["kind"]]
-    columns["error_category"] = [value and value.value for value in columns["error_category"]]
-    columns |= {"row": rows, "attempt": attempts, "counted": counts}
-    columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.string()), len(rows))
-    columns["lane"] = pa.repeat(lane, len(rows))
+    """The segment's table of a batch's requests, in ascending order of rows, and their outcomes."""
+    fields = zip(*map(msgspec.structs.astuple, outcomes), strict=True)
+    columns: dict[str, Any] = dict(zip(OUTCOME_FIELDS, fields, strict=True)) if outcomes else {}
+    columns["kind"] = [outcome.kind.value for outcome in outcomes]
+    columns["error_category"] = [o.error_category and o.error_category.value for o in outcomes]
+    columns |= {name: requests.column(name) for name in REQUEST_SCHEMA.names}
+    columns["counted"] = counted
+    columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.string()), len(outcomes))
+    columns["lane"] = pa.repeat("batch", len(outcomes))
     return pa.table(columns, schema=OUTCOME_SCHEMA)
 
 

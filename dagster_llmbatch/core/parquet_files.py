@@ -21,7 +21,7 @@ from dagster_llmbatch.errors import InputError
 
 BATCH_ROWS = 8192
 """Rows a record batch holds at most, where we are the ones who cut. Bounds memory with rows of long text."""
-GROUP_ROWS, GROUP_BYTES = 131_072, 64 * 1024 * 1024
+GROUP_ROWS, GROUP_BYTES = 131_072, 16 * 1024 * 1024
 """A row group is written when it has this many rows, or this many bytes in memory: what a write may hold."""
 
 
@@ -39,7 +39,7 @@ def open_parquet(path: UPath, *, asset: str) -> pa.RecordBatchReader:
     except (pa.ArrowException, OSError):
         problem = "cannot be read as Parquet"
     else:
-        batches = source.iter_batches(batch_size=BATCH_ROWS)
+        batches = source.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
         return with_types(source.schema_arrow, _declared_types(source.metadata.metadata), batches)
     raise InputError(f"{asset}: the file {path} {problem}.")
 

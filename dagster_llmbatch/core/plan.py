@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_llmbatch.core.cyclic_gc import cyclic_gc_paused
 from dagster_llmbatch.core.identity import Fingerprints, canonical_json, digest
 from dagster_llmbatch.core.prompt import PromptRenderer, RenderFailure, compile_prompt
 from dagster_llmbatch.core.recipe import FORMAT_VERSION, Recipe
@@ -57,6 +58,7 @@ def request_template(recipe: Recipe) -> RequestTemplate:
     )
 
 
+@cyclic_gc_paused()
 def plan_rows(
     rows: Any, *, recipe: Recipe, provider: BatchProvider, segments: SegmentStore, namespace: str, partition: str
 ) -> Plan:
@@ -160,24 +162,18 @@ def _plan_blocks(
             row_ids = _row_ids(block, recipe.id_column, first, where)
             prompts: list[str | None] = []
             problems: list[str | None] = []
-            found: list[str | None] = []
-            of = fingerprints.of
             for rendered in renderer.render(block):
                 if isinstance(rendered, RenderFailure):
                     prompts.append(None)
-                    found.append(None)
                     problems.append(rendered.reason)
                 else:
                     prompts.append(rendered)
-                    found.append(of(rendered))
                     problems.append(too_large.problem(rendered))
+            # Arrow first: it leaves each text its UTF-8, which the fingerprint would else make once more
+            stored = pa.array(prompts, pa.large_string())
+            found = [None if prompt is None else fingerprints.of(prompt) for prompt in prompts]
             arrays = [block.column(name) for name in kept]
-            arrays += [
-                row_ids,
-                pa.array(prompts, pa.large_string()),
-                pa.array(found, pa.string()),
-                pa.array(problems, pa.string()),
-            ]
+            arrays += [row_ids, stored, pa.array(found, pa.string()), pa.array(problems, pa.string())]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
             first += block.num_rows
 

@@ -106,6 +106,8 @@ def text_of_defined(value: Any) -> Any:
 
 
 def _parse(prompt: str, asset: str, columns: "Sequence[str]" = ()) -> nodes.Template:
+    if not _is_unicode(prompt):
+        raise ConfigurationError(f"{asset}: the prompt template holds a lone surrogate, which no provider accepts.")
     try:
         return _environment(columns).parse(prompt)
     except jinja2.TemplateSyntaxError as error:
@@ -130,15 +132,21 @@ def _plain_parts(tree: nodes.Template, columns: "list[str]") -> "list[tuple[bool
     return parts
 
 
-def _checked(prompt: str) -> "str | RenderFailure":
-    if not prompt or prompt.isspace():
-        return RenderFailure(EMPTY)
-    if not prompt.isascii():
+def _is_unicode(text: str) -> bool:
+    if not text.isascii():
         try:
-            prompt.encode()
+            text.encode()
         except UnicodeEncodeError:
-            return RenderFailure(NOT_UNICODE)
-    return prompt
+            return False
+    return True
+
+
+def _checked(prompt: str) -> "str | RenderFailure":
+    return _not_empty(prompt) if _is_unicode(prompt) else RenderFailure(NOT_UNICODE)
+
+
+def _not_empty(prompt: str) -> "str | RenderFailure":
+    return RenderFailure(EMPTY) if not prompt or prompt.isspace() else prompt
 
 
 class _ByRow(ABC):
@@ -164,7 +172,7 @@ class _ByRow(ABC):
 
 
 class _Concatenation(_ByRow):
-    """Text and columns, joined."""
+    """Text and columns, joined. The template was checked and Arrow's text is Unicode: so is every prompt."""
 
     def __init__(self, parts: "list[tuple[bool, str]]", columns: "tuple[str, ...]") -> None:
         self.columns = columns
@@ -175,10 +183,10 @@ class _Concatenation(_ByRow):
 
     def _render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
         if not self._order:
-            return [_checked(self._form.format())] * batch.num_rows
+            return [_not_empty(self._form.format())] * batch.num_rows
         texts = {name: texts_of(batch.column(name)) for name in self.columns}
         form = self._form.format
-        return [_checked(form(*values)) for values in zip(*(texts[name] for name in self._order), strict=True)]
+        return [_not_empty(form(*values)) for values in zip(*(texts[name] for name in self._order), strict=True)]
 
 
 class _Template(_ByRow):

@@ -146,7 +146,7 @@ class ResultsWriter:
         taken = outcomes.take(pa.array(final, mask=final < 0)).combine_chunks()
         kept = len(self._entry.settings["kept"])
         row_ids, fingerprints, problems = (block.column(kept + i) for i in range(3))
-        answers, verdicts = self._verdicts(row_ids.to_pylist(), problems.to_pylist(), taken)
+        answers, verdicts = self._verdicts(row_ids, problems, taken)
         status, validated, error, name, category, raw = verdicts
         self.summary.rows += rows
         self.summary.resubmitted_rows += int((attempts > 1).sum())
@@ -174,15 +174,15 @@ class ResultsWriter:
         return made
 
     def _verdicts(
-        self, row_ids: "list[str]", problems: "list[str | None]", final: pa.Table
+        self, row_ids: pa.Array, problems: pa.Array, final: pa.Table
     ) -> "tuple[list[Sequence[Any]], list[Sequence[Any]]]":
         """The answer columns; and status, validated, error, error name, error category and raw text of each row."""
         answers: list[Sequence[Any]] = []
         verdicts: list[tuple[Any, ...]] = []
         nothing = (None,) * len(self._output.arrow_schema)
         counts_as_valid = not self._output.is_text
-        judged = (final.column(name).to_pylist() for name in JUDGED)
-        for row_id, problem, outcome in zip(row_ids, problems, zip(*judged, strict=True), strict=True):
+        judged = (_values(final.column(name)) for name in JUDGED)
+        for problem, outcome in zip(_values(problems), zip(*judged, strict=True), strict=True):
             answer, status, error, name, category = self._verdict(problem, *outcome)
             if answer is not None:
                 answers.append(answer)
@@ -194,7 +194,7 @@ class ResultsWriter:
             samples = self.summary.samples.setdefault(problem_name, [])
             self.summary.errors[problem_name] += 1
             if len(samples) < SAMPLES:
-                samples.append(row_id)
+                samples.append(row_ids[len(verdicts) - 1].as_py())
         self.summary.statuses.update(verdict[0] for verdict in verdicts)
         if not verdicts:
             return [[] for _ in nothing], [[] for _ in range(6)]
@@ -213,7 +213,7 @@ class ResultsWriter:
         self.summary.unknown_tokens += pc.sum(unknown).as_py() or 0
         costs: list[float | None] = [0.0] * rows
         model, price = self._entry.settings["template"]["model"], self._price
-        columns = (billed.column(name).to_pylist() for name in PRICED)
+        columns = (_values(billed.column(name)) for name in PRICED)
         for row, answered_by, *tokens in zip(at[paid.to_numpy()].tolist(), *columns, strict=True):
             cost, before = price(model, answered_by, tokens), costs[row]
             self.summary.cost_usd += cost or 0.0
@@ -258,6 +258,11 @@ _PAID = [kind.value for kind in PAID_FINAL]
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
     found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return found.cast(kind) if isinstance(found, pa.Array) else pa.array(found, kind)
+
+
+def _values(column: "pa.Array | pa.ChunkedArray") -> "list[Any]":
+    """The values in Python; most columns about failures are all null, which takes no time a row."""
+    return [None] * len(column) if column.null_count == len(column) else column.to_pylist()
 
 
 def _final(at: "np.ndarray", outcomes: pa.Table, rows: int) -> "np.ndarray":

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dagster_llmbatch.core.chunks import Chunk, split
-from dagster_llmbatch.core.collect import request_rows
 from dagster_llmbatch.core.identity import CustomIds, external_key
 from dagster_llmbatch.core.outcomes import REQUEST_SCHEMA
 from dagster_llmbatch.core.plan import BLOCK_ROWS, FINGERPRINT, PROMPT, ROW_ID, stored_template
@@ -102,12 +102,14 @@ class Submitter:
         for block in self.segments.batches(self.entry.plan_segment, columns=[ROW_ID, PROMPT, FINGERPRINT]):
             wanted = chosen[first : first + block.num_rows]
             if wanted.any():
-                sent = states.sent[first : first + block.num_rows]
-                columns = (block.column(i).to_pylist() for i in range(3))
-                for at, (row_id, prompt, fingerprint) in enumerate(zip(*columns, strict=True)):
-                    if wanted[at]:
-                        custom_id = ids.of(row_id, fingerprint, int(sent[at]) + 1)
-                        yield template.model, first + at, custom_id, encoder.line(custom_id, prompt)
+                rows = np.flatnonzero(wanted)
+                attempts = states.sent[first + rows] + 1
+                columns = (block.column(i).take(pa.array(rows)).to_pylist() for i in range(3))
+                for row, attempt, row_id, prompt, fingerprint in zip(
+                    (first + rows).tolist(), attempts.tolist(), *columns, strict=True
+                ):
+                    custom_id = ids.of(row_id, fingerprint, attempt)
+                    yield template.model, row, custom_id, encoder.line(custom_id, prompt)
             first += block.num_rows
 
     def _intend(self, wave: int, number: int, chunk: Chunk, states: RowStates) -> BatchRecord:
@@ -138,7 +140,8 @@ class Submitter:
     def _rebuild(self, batch: BatchRecord, path: Path) -> None:
         """Write the request lines of a recorded intent again, from the plan as it was stored."""
         encoder: RequestEncoder = self.provider.encoder(stored_template(self.entry.settings))
-        wanted = {row: custom_id for row, custom_id, _ in request_rows(self.segments, batch.requests_segment)}
+        sent = self.segments.table(batch.requests_segment, columns=["row", "custom_id"])
+        wanted = dict(zip(*(column.to_pylist() for column in sent.columns), strict=True))
         first = 0
         with path.open("wb") as out:
             for block in self.segments.batches(self.entry.plan_segment, columns=[PROMPT]):

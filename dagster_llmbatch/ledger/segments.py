@@ -61,7 +61,9 @@ class SegmentStore:
         with _opened(self, name) as file:
             schema = _selected(_stored_schema(file), columns)
             for group in range(file.num_row_groups):
-                for batch in file.iter_batches(columns=schema.names, batch_size=READ_ROWS, row_groups=[group]):
+                for batch in file.iter_batches(
+                    columns=schema.names, batch_size=READ_ROWS, row_groups=[group], use_threads=False
+                ):
                     table = pa.Table.from_batches([batch]).select(schema.names)
                     yield from _restored(table, schema).to_batches()
 
@@ -123,7 +125,9 @@ class SegmentWriter:
         self._folder = Path(tempfile.mkdtemp(prefix="llmbatch-segment-"))
         self._path = self._folder / "segment.parquet"
         try:
-            self._file = pq.ParquetWriter(self._path, self._stored, compression="zstd")
+            self._file = pq.ParquetWriter(
+                self._path, self._stored, compression="zstd", use_dictionary=False, write_statistics=False
+            )
         except (pa.ArrowException, NotImplementedError) as error:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise InputError(f"Parquet cannot hold the table: {error}") from None
@@ -155,6 +159,7 @@ class SegmentWriter:
                 self._store.put(self._path, self.name)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
+            pa.default_memory_pool().release_unused()  # what one step buffered must not add to what the next one does
 
     def _joined(self) -> pa.Table:
         return pa.Table.from_batches(self._pending, schema=self._stored).combine_chunks()
@@ -191,7 +196,7 @@ class _opened:
     def __enter__(self) -> pq.ParquetFile:
         try:
             self._source: Any = self._path.path if self._store.is_local else self._path.open("rb")
-            self._file = pq.ParquetFile(self._source)
+            self._file = pq.ParquetFile(self._source, pre_buffer=not self._store.is_local)
         except FileNotFoundError:
             raise LedgerError(
                 f"Segment {self._path} of the ledger is gone. It was deleted by hand, or storage_path points elsewhere."

@@ -167,7 +167,9 @@ def _ordered(values: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    found = value if type(value) is str else _plain(value)
+    if type(value) is str and value.isascii():
+        return value
+    found = _plain(value)
     if not isinstance(found, str):
         found = _jsonable(found)
     text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, sort_keys=True, allow_nan=False)
@@ -198,7 +200,7 @@ def _float64(value: Any) -> float:
 
 
 def _bool(value: Any) -> bool:
-    found = _plain(value)
+    found = value if type(value) is bool else _plain(value)
     if not isinstance(found, bool):
         raise Misfit("is not a boolean")
     return found

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_llmbatch.core.collect import GONE, collect, reconcile, request_rows
+from dagster_llmbatch.core.collect import GONE, collect, reconcile
 from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, REQUEST_SCHEMA
 from dagster_llmbatch.errors import BatchNotFoundError, TransientProviderError
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord
@@ -45,24 +45,22 @@ def failure(custom_id: str) -> Outcome:
     )
 
 
-REQUESTS = [(4, "a", 1), (5, "b", 1), (9, "c", 2)]
+REQUESTS = [(4, "a", 1), (9, "c", 2), (5, "b", 1)]
+"""Row, custom_id and attempt, as sent."""
 
 
 def test_every_request_gets_its_own_answer_in_any_order() -> None:
     """Rows are joined by custom_id, never by place."""
-    found = reconcile(REQUESTS, [answer("c", "C"), answer("a", "A"), answer("b", "B")], status=status())
-    assert {row: (n, counts, o.text) for row, (n, counts, o) in found.outcomes.items()} == {
-        4: (1, True, "A"),
-        5: (1, True, "B"),
-        9: (2, True, "C"),
-    }
+    found = reconcile(["a", "b", "c"], [answer("c", "C"), answer("a", "A"), answer("b", "B")], status=status())
+    assert [o.text for o in found.outcomes] == ["A", "B", "C"]
+    assert found.counted == [True, True, True]
     assert (found.duplicates, found.strangers, found.missing) == (0, 0, 0)
 
 
 def test_strangers_are_counted_and_left_out() -> None:
     """A custom_id that was never sent belongs to no row."""
-    found = reconcile(REQUESTS[:1], [answer("z"), answer("a"), answer("A")], status=status())
-    assert list(found.outcomes) == [4]
+    found = reconcile(["a"], [answer("z"), answer("a"), answer("A")], status=status())
+    assert [o.custom_id for o in found.outcomes] == ["a"]
     assert found.strangers == 2
 
 
@@ -78,16 +76,16 @@ def test_strangers_are_counted_and_left_out() -> None:
 )
 def test_the_first_counts_and_an_answer_beats_an_error(given_outcomes: "list[Outcome]", kept: str) -> None:
     """Of several results for one request the first answer is kept."""
-    found = reconcile(REQUESTS[:1], given_outcomes, status=status())
-    assert found.outcomes[4][2].text == kept
+    found = reconcile(["a"], given_outcomes, status=status())
+    assert found.outcomes[0].text == kept
     assert found.duplicates == len(given_outcomes) - 1
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.REFUSAL, OutcomeKind.TRUNCATED, OutcomeKind.EMPTY])
 def test_whatever_was_paid_for_beats_an_error(kind: OutcomeKind) -> None:
     """A billed reply is kept over an unbilled error for the same request."""
-    found = reconcile(REQUESTS[:1], [failure("a"), Outcome("a", kind)], status=status())
-    assert found.outcomes[4][2].kind is kind
+    found = reconcile(["a"], [failure("a"), Outcome("a", kind)], status=status())
+    assert found.outcomes[0].kind is kind
 
 
 @pytest.mark.parametrize(
@@ -112,19 +110,19 @@ def test_a_request_without_a_result_is_named(
     ended: BatchStatus, kind: OutcomeKind, category: ErrorCategory, retryable: bool, counts: bool
 ) -> None:
     """What a missing result means follows from how the batch ended; a full queue uses up no attempt."""
-    found = reconcile(REQUESTS[:2], [answer("a")], status=ended)
-    attempt, counted, outcome = found.outcomes[5]
-    assert (attempt, counted, outcome.kind) == (1, counts, kind)
+    found = reconcile(["a", "b"], [answer("a")], status=ended)
+    outcome = found.outcomes[1]
+    assert (found.counted, outcome.kind) == ([True, counts], kind)
     assert (outcome.error_category, outcome.retryable, found.missing) == (category, retryable, 1)
     assert outcome.custom_id == "b"
-    assert found.outcomes[4][2].text == "yes"
+    assert found.outcomes[0].text == "yes"
 
 
 def test_a_failed_batch_gives_its_reason_to_each_row() -> None:
     """The provider's code and message for the batch stand in every row's outcome."""
     ended = status(BatchState.FAILED, error_code="mismatched_model", error_message="line 2", result_refs={})
-    found = reconcile(REQUESTS, [], status=ended)
-    assert {(o.error_code, o.error_message) for _, _, o in found.outcomes.values()} == {("mismatched_model", "line 2")}
+    found = reconcile(["a", "b", "c"], [], status=ended)
+    assert {(o.error_code, o.error_message) for o in found.outcomes} == {("mismatched_model", "line 2")}
     assert len(found.outcomes) == 3
 
 
@@ -141,11 +139,8 @@ def test_each_request_has_one_outcome_and_the_counts_add_up(
     results: "list[tuple[str, OutcomeKind]]", state: BatchState
 ) -> None:
     """Whatever comes back: every row once, an answer wherever one came, and every line accounted for."""
-    requests = [(row, custom_id, 1) for row, custom_id in enumerate(SENT)]
-    found = reconcile(requests, (Outcome(i, kind) for i, kind in results), status=status(state))
-    assert sorted(found.outcomes) == list(range(len(SENT)))
-    for row, custom_id, _ in requests:
-        outcome = found.outcomes[row][2]
+    found = reconcile(SENT, (Outcome(i, kind) for i, kind in results), status=status(state))
+    for custom_id, outcome in zip(SENT, found.outcomes, strict=True):
         assert outcome.custom_id == custom_id
         assert (outcome.kind is OutcomeKind.ANSWER) == ((custom_id, OutcomeKind.ANSWER) in results)
     read = len(SENT) - found.missing + found.duplicates + found.strangers
@@ -248,8 +243,3 @@ def test_files_gone_are_not_bought_again_unasked(segments: SegmentStore) -> None
     """Results that were paid for and are gone are for a person to decide on."""
     rows = collected(segments, Files([], BatchNotFoundError("gone", provider="openai")), status())
     assert {r["retryable"] for r in rows} == {False}
-
-
-def test_request_rows_come_in_the_order_sent(segments: SegmentStore) -> None:
-    """The requests segment is read back as (row, custom_id, attempt)."""
-    assert list(request_rows(segments, record(segments).requests_segment)) == REQUESTS

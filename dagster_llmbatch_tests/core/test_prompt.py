@@ -259,3 +259,9 @@ def test_prompt_source_without_source_follows_the_code() -> None:
     made = [eval(text) for text in ("lambda row: 'a'", "lambda row: 'a'", "lambda row: 'b'")]
     first, same, other = (prompt_source(function) for function in made)
     assert first == same != other
+
+
+def test_a_template_with_a_lone_surrogate_is_refused() -> None:
+    """No row of it could be sent: said once, before anything is planned."""
+    with pytest.raises(ConfigurationError, match="lone surrogate"):
+        check_template("Say \ud83d {{ body }}", asset="a")

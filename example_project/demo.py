@@ -188,9 +188,10 @@ def main() -> None:
         status = demo.backfill()
         rows, failed = demo.show()
         batches = json.loads(httpx.get(f"{demo.simulator}/admin/book").text)["batches"]
+        if keep:
+            say(f"the UI stays at {demo.ui} until Ctrl-C")
         say(f"backfill {status}, {rows} rows, {failed} failed, {batches} provider batches")
         if keep:
-            say(f"the UI is at {demo.ui}; Ctrl-C ends it")
             signal.pause()
     except KeyboardInterrupt:
         say("stopped")

@@ -115,15 +115,19 @@ def create_suspended_run(
     assets: "Set[dg.AssetKey]",
     checks: "Set[dg.AssetCheckKey] | None",
     tags: "Mapping[str, str]",
+    why: str,
 ) -> bool:
-    """Create a run directly in status SUSPENDED, of its own run group. False where it exists already."""
+    """Create a run directly in status SUSPENDED, of its own run group. False where it exists already.
+
+    `why` goes into its log, which is all that a person who opens the run sees while it waits.
+    """
     name = parent.job_name if repository.has_job(parent.job_name) else IMPLICIT_ASSET_JOB_NAME
     job = repository.get_job(name).get_subset(
         asset_selection=frozenset(assets), asset_check_selection=None if checks is None else frozenset(checks)
     )
     plan = create_execution_plan(job, run_config=parent.run_config, instance_ref=instance.get_ref(), tags=dict(tags))
     try:
-        instance.create_run(
+        created = instance.create_run(
             job_name=job.name,
             run_id=run_id,
             run_config=parent.run_config,
@@ -145,6 +149,7 @@ def create_suspended_run(
         )
     except DagsterRunAlreadyExists:
         return False
+    instance.report_engine_event(why, created)
     return True
 
 

@@ -4,6 +4,7 @@ Model text and prompts never go in: the event log is read by more people than th
 """
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import dagster as dg
@@ -104,6 +105,7 @@ def published(
     real = [b for b in batches if b.wave > 0]
     priced = summary["rows"] > summary["unpriced_rows"] or not summary["rows"]
     return {
+        "llmbatch/summary": dg.MetadataValue.md(summary_markdown(entry, real)),  # first: the UI keeps the order
         "dagster/row_count": summary["rows"],
         "dagster/partition_row_count": summary["rows"],
         "dagster/column_schema": column_schema(schema),
@@ -127,7 +129,6 @@ def published(
         "llmbatch/replayed": replayed,
         **_durations(entry, real),
         **({"llmbatch/notes": list(notes)} if notes else {}),
-        "llmbatch/summary": dg.MetadataValue.md(summary_markdown(entry, real)),
     }
 
 
@@ -145,14 +146,15 @@ def summary_markdown(entry: Entry, batches: "Sequence[BatchRecord]") -> str:
     """Counts, cost and failures by category with sample row ids. Row ids are the user's; answers never go in."""
     summary = entry.summary or {}
     tokens = summary["tokens"]
-    cost = f"{summary['cost_usd']:.4f} USD"
+    cost = f"{_dollars(summary['cost_usd'])} USD"
     if summary["unpriced_rows"]:
         cost = f"{cost} for the rows with a known price; {summary['unpriced_rows']} rows unknown"
     lines = [
         f"**{summary['rows']} rows**: {summary[SUCCEEDED]} succeeded, {summary[FAILED]} failed, {summary[REVIEW]} for review.",
         "",
         f"- model `{_inert(entry.settings['template']['model'])}` at {entry.settings['provider']}, "
-        f"{len(batches)} batches in {entry.wave} waves, generation {entry.generation}",
+        f"{counted(len(batches), 'batch', 'batches')} in {counted(entry.wave, 'wave', 'waves')}, "
+        f"generation {entry.generation}",
         f"- tokens: {tokens['input_tokens']:,} in ({tokens['cached_tokens']:,} cached), {tokens['output_tokens']:,} out",
         f"- cost: {cost}",
     ]
@@ -164,6 +166,16 @@ def summary_markdown(entry: Entry, batches: "Sequence[BatchRecord]") -> str:
             samples = ", ".join(f"`{_inert(sample)}`" for sample in summary["samples"].get(name, []))
             lines.append(f"| {name} | {count} | {samples} |")
     return "\n".join(lines)
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """A number of things, in words that agree."""
+    return f"{number} {one if number == 1 else many}"
+
+
+def _dollars(amount: float) -> str:
+    """An amount that was paid never reads as zero: below a cent, three significant digits."""
+    return f"{Decimal(f'{amount:.3g}'):f}" if 0 < amount < 0.01 else f"{amount:.4f}"
 
 
 def _inert(text: str) -> str:

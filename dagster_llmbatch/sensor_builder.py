@@ -203,9 +203,11 @@ class Tick:
             for batch in self._ledger.batches(entry.id)
             if batch.phase is not BatchPhase.COLLECTED
         ]
-        parts = [f"{len(pending)} batches pending" if pending else "no batches pending"]
+        parts = [f"{metadata.counted(len(pending), 'batch', 'batches')} pending" if pending else "no batches pending"]
         counts = {kind: became.count(kind) for kind in Became if kind in became and kind is not Became.WAITING}
-        parts += [f"{count} continuations {kind.value}" for kind, count in counts.items()]
+        parts += [
+            f"{metadata.counted(count, 'continuation', 'continuations')} {kind.value}" for kind, count in counts.items()
+        ]
         parts += [_line(entry, batch) for entry, batch in pending[:SHOWN]]
         parts += [f"and {len(pending) - SHOWN} more"] if len(pending) > SHOWN else []
         parts += [f"problem: {problem}" for problem in self._problems[:SHOWN]]

@@ -47,7 +47,14 @@ def suspend(context: dg.AssetExecutionContext, *, entry_id: str) -> str:
     run_id = _continuation_id(run)
     while True:
         created = internals.create_suspended_run(
-            instance, repository, run, run_id=run_id, assets=assets, checks=_checks(repository, run, assets), tags=tags
+            instance,
+            repository,
+            run,
+            run_id=run_id,
+            assets=assets,
+            checks=_checks(repository, run, assets),
+            tags=tags,
+            why=_why(run.run_id, repository),
         )
         if created:
             # only the step that created the continuation writes the tag: add_run_tags is read-modify-write
@@ -67,6 +74,14 @@ def _continuation_id(run: dg.DagsterRun) -> str:
 def continuation_tags(run: dg.DagsterRun) -> "dict[str, str]":
     """The run's own tags and its backfill's, without those of a retry."""
     return {k: v for k, v in run.tags.items() if k not in internals.RETRY_TAGS} | {CONTINUES_TAG: run.run_id}
+
+
+def _why(run_id: str, repository: RepositoryDefinition) -> str:
+    names = " or ".join(sorted(sensors(repository)))
+    return (
+        f"Waits for the LLM batches of run {run_id}. {names or 'The LLM batch sensor'} continues it when they have ended; "
+        "its ticks say how far they are."
+    )
 
 
 def _checks(
@@ -225,6 +240,7 @@ class Waker:
             assets=wanted,
             checks=_checks(self.repository, old, wanted),
             tags=old.tags,
+            why=_why(old.tags.get(CONTINUES_TAG, old.run_id), self.repository),
         )
         for wait in group.waits:
             self.ledger.note_run(wait.entry_id, new_id, now=self.now())

@@ -348,6 +348,7 @@ def _instance(postgres_url: "str | None", run_retries: int, queue: bool) -> "dic
             "config": {"dequeue_interval_seconds": 1, "max_concurrent_runs": 3},
         },
         "telemetry": {"enabled": False},
+        "nux": {"enabled": False},  # a dialog over the first page
         "run_monitoring": {"enabled": True, "start_timeout_seconds": 40, "poll_interval_seconds": 5},
     }
     if not queue:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from dagster_llmbatch.simulator.server import SimulatorServer
-from dagster_llmbatch_tests.daemon.conftest import SHOP
+from dagster_llmbatch_tests.daemon.deployment import SHOP
 from dagster_llmbatch_tests.daemon.harness import DagsterHome
 from dagster_llmbatch_tests.daemon.scenes import assets_of, end_batches, finished, is_waiting, partitions, waiting
 

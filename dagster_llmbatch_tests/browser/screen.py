@@ -9,7 +9,7 @@ from playwright.sync_api import Error, Locator, Page, expect
 
 TIMEOUT = 60_000.0
 """Milliseconds that something may take to show on a busy machine."""
-LINE = """canvas => {
+LINE_HEIGHTS = """([canvas, columns]) => {
     const { width, height } = canvas;
     const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
     const heights = [];
@@ -21,9 +21,9 @@ LINE = """canvas => {
         }
         if (inked.length) heights.push(1 - (inked[0] + inked.at(-1)) / 2 / height);
     }
-    return { heights, width };
+    return heights.length >= columns && heights;
 }"""
-"""How high the plotted line is in each pixel column that has it, from 0 to 1: axes and labels are grey, the line is blue."""
+"""How high the line is in each pixel column that has it, 0 to 1. Axes and labels are grey, the line is blue."""
 
 
 class Screen:
@@ -39,11 +39,11 @@ class Screen:
     @contextmanager
     def open(self, path: str) -> "Iterator[Page]":
         """Open a page; where what is looked for on it is not there, the failure names a screenshot."""
-        self.page.goto(self._address + path)
         try:
+            self.page.goto(self._address + path)
             yield self.page
         except (AssertionError, Error) as error:
-            picture = self._folder / f"{path.strip('/').replace('/', '-').partition('?')[0]}.png"
+            picture = self._folder / (re.sub(r"\W+", "-", path.strip("/")) + ".png")
             self.page.screenshot(path=picture, full_page=True)
             raise AssertionError(f"{path} does not show what it should; screenshot: {picture}\n{error}") from error
 
@@ -83,13 +83,9 @@ class Screen:
     def plotted(self, label: str, *, columns: int) -> "list[float]":
         """How high a label's line is from left to right, once it fills so many pixel columns."""
         heading = self.page.get_by_text(label, exact=True)
-        heading.scroll_into_view_if_needed()
         expect(heading).to_be_visible()
+        heading.scroll_into_view_if_needed()
         canvas = heading.locator("xpath=../..").locator("canvas")
         expect(canvas).to_be_visible()
-        handle = canvas.element_handle()
-        drawn = self.page.wait_for_function(
-            f"([canvas, columns]) => {{ const line = ({LINE})(canvas); return line.heights.length >= columns && line }}",
-            arg=[handle, columns],
-        )
-        return drawn.json_value()["heights"]
+        drawn = self.page.wait_for_function(LINE_HEIGHTS, arg=[canvas.element_handle(), columns])
+        return drawn.json_value()

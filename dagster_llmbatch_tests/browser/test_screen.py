@@ -29,7 +29,7 @@ def test_a_partition_from_waiting_to_materialized(
     sees_a_waiting_partition(screen, continuation)
     sees_a_suspended_run(screen, run, continuation)
     sees_progress(screen)
-    come_to(1.0, simulator)
+    come_to(1.1, simulator)
     assert finished(home, {"id": continuation}) == "SUCCESS"
     sees_a_materialized_partition(screen, continuation)
     sees_two_successful_runs(screen, run, continuation)

@@ -268,6 +268,19 @@ def test_checks_read_the_counts_and_gate(tmp_path: Path) -> None:
     assert not result.asset_materializations_for_node("below")
 
 
+def test_the_summary_comes_first_and_says_what_little_was_paid(tmp_path: Path) -> None:
+    """The UI keeps the order of metadata; a cost below a hundredth of a cent does not read as zero."""
+    with SimulatorServer() as simulator:
+        result = materialize([tickets, build()], resource(simulator), tmp_path)
+    (made,) = result.asset_materializations_for_node("triage")
+    cost = made.metadata["llmbatch/cost_usd"].value
+    assert next(iter(made.metadata)) == "llmbatch/summary"
+    summary = str(made.metadata["llmbatch/summary"].value)
+    assert 0 < cost < 0.0001
+    assert float(summary.split("cost: ")[1].split(" USD")[0]) == pytest.approx(cost, rel=0.01)
+    assert "1 batch in 1 wave," in summary
+
+
 def test_definitions_merge(tmp_path: Path) -> None:
     """Two llm_batch_definitions in one code location share sensor and jobs."""
     other = build_llm_batch_asset("mood", input="tickets", prompt="{{ body }}", **MODEL)

@@ -23,6 +23,7 @@ from dagster_llmbatch.core.parquet_files import (
 )
 from dagster_llmbatch.core.tables import open_rows
 from dagster_llmbatch.errors import ConfigurationError, InputError
+from dagster_llmbatch.ledger.segments import KEPT_IN_DICTIONARY
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -47,7 +48,7 @@ class ParquetIOManager(dg.ConfigurableIOManager):
     |---|---|
     | none, `Any`, `pyarrow.Table` | a Table |
     | `pyarrow.RecordBatchReader` | a stream; the file is never in memory whole |
-    | `pyarrow.dataset.Dataset` | a Dataset over the files |
+    | `pyarrow.dataset.Dataset` | a Dataset over the files; dictionaries of numbers and dates come as their values |
     | `pandas.DataFrame` | columns of `pandas.ArrowDtype`, so that int64 with nulls and decimals keep every digit |
     | `polars.DataFrame`, `polars.LazyFrame` | a frame; lazy ones scan local files |
     | `pathlib.Path`, `upath.UPath` | the file's path, for one partition |
@@ -220,7 +221,16 @@ def _dataset(paths: "list[UPath]", asset: str) -> "ds.Dataset":
 
     filesystem, _ = arrow_filesystem(paths[0])
     files = [arrow_filesystem(path)[1] for path in paths]
-    return ds.dataset(files, schema=common_schema(paths, asset), filesystem=filesystem, format="parquet")
+    schema = _scannable(common_schema(paths, asset))
+    return ds.dataset(files, schema=schema, filesystem=filesystem, format="parquet")
+
+
+def _scannable(schema: pa.Schema) -> pa.Schema:
+    """The schema with the dictionaries decoded that a scan cannot make: those of other values than text and binary."""
+    for at, field in enumerate(schema):
+        if pa.types.is_dictionary(field.type) and not any(kept(field.type.value_type) for kept in KEPT_IN_DICTIONARY):
+            schema = schema.set(at, field.with_type(field.type.value_type))
+    return schema
 
 
 def _pandas(paths: "list[UPath]", asset: str) -> Any:
@@ -232,6 +242,7 @@ def _pandas(paths: "list[UPath]", asset: str) -> Any:
 def _polars(paths: "list[UPath]", asset: str) -> Any:
     import polars as pl  # optional: whoever annotates with it has it
 
+    _refuse_beyond_polars(common_schema(paths, asset), asset)
     return pl.from_arrow(_table(paths, asset))
 
 
@@ -241,9 +252,24 @@ def _polars_lazy(paths: "list[UPath]", asset: str) -> Any:
     if not all(is_local(path) for path in paths):
         # polars opens object stores by itself and would need the credentials in a form of its own.
         return cast("pl.DataFrame", _polars(paths, asset)).lazy()
-    common_schema(paths, asset)
+    _refuse_beyond_polars(common_schema(paths, asset), asset)
     scans = [pl.scan_parquet(path.path, glob=False, hive_partitioning=False) for path in paths]
     return scans[0] if len(scans) == 1 else pl.concat(scans, how="diagonal")
+
+
+def _refuse_beyond_polars(schema: pa.Schema, asset: str) -> None:
+    # polars panics, with a stack trace of its own and an exception that `except Exception` lets through
+    names = [field.name for field in schema if _has(field.type, pa.types.is_decimal256)]
+    names += [field.name for field in schema if _has(field.type, lambda kind: "list_view" in str(kind))]
+    if names:
+        raise InputError(
+            f"{asset}: polars has no type for the columns {names}. Annotate the parameter pyarrow.Table, or leave the "
+            "columns out with keep_columns."
+        )
+
+
+def _has(kind: pa.DataType, wanted: "Callable[[pa.DataType], bool]") -> bool:
+    return wanted(kind) or any(_has(kind.field(at).type, wanted) for at in range(kind.num_fields))
 
 
 def _upath(paths: "list[UPath]", asset: str) -> UPath:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from dagster_llmbatch.errors import InputError
+from dagster_llmbatch.ledger.segments import unwritable_value
 
 BATCH_ROWS = 8192
 """Rows a record batch holds at most, where we are the ones who cut. Bounds memory with rows of long text."""
@@ -39,9 +40,13 @@ def open_parquet(path: UPath, *, asset: str) -> pa.RecordBatchReader:
     except (pa.ArrowException, OSError):
         problem = "cannot be read as Parquet"
     else:
-        batches = source.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
-        return with_types(source.schema_arrow, _declared_types(source.metadata.metadata), batches)
+        return _restored(source)
     raise InputError(f"{asset}: the file {path} {problem}.")
+
+
+def _restored(source: pq.ParquetFile) -> pa.RecordBatchReader:
+    batches = source.iter_batches(batch_size=BATCH_ROWS, use_threads=False)
+    return with_types(source.schema_arrow, _declared_types(source.metadata.metadata), batches)
 
 
 def arrow_filesystem(path: UPath) -> "tuple[pafs.FileSystem, str]":
@@ -98,13 +103,13 @@ def store_table(reader: pa.RecordBatchReader, path: UPath, where: str) -> "tuple
     if not is_local(path):
         with tempfile.TemporaryDirectory(prefix="llmbatch-") as folder:
             written = Path(folder) / "data.parquet"
-            rows = _write(reader, written)
+            rows = _write(reader, written, where)
             path.fs.put_file(str(written), path.path)
             return rows, written.stat().st_size
     # Hidden, so that who reads the folder meanwhile passes it over.
     beside = Path(path.parent.path) / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
-        rows = _write(reader, beside)
+        rows = _write(reader, beside, where)
         size = beside.stat().st_size
         os.replace(beside, path.path)
     finally:
@@ -112,12 +117,15 @@ def store_table(reader: pa.RecordBatchReader, path: UPath, where: str) -> "tuple
     return rows, size
 
 
-def _write(reader: pa.RecordBatchReader, path: Path) -> int:
+def _write(reader: pa.RecordBatchReader, path: Path, where: str) -> int:
     rows = 0
     with path.open("wb") as file:
         with pq.ParquetWriter(file, reader.schema, compression="zstd") as writer:
             for group in _row_groups(reader):
-                writer.write_table(group, row_group_size=GROUP_ROWS)
+                try:
+                    writer.write_table(group, row_group_size=GROUP_ROWS)
+                except pa.ArrowException:  # Arrow's message quotes the value, so it goes no further
+                    raise InputError(f"{where}: {unwritable_value(group, rows)}") from None
                 rows += group.num_rows
         file.flush()
         os.fsync(file.fileno())  # a rename may reach the disk before the data does
@@ -142,16 +150,20 @@ def _refuse_unstorable(schema: pa.Schema, where: str) -> None:
     for field in schema:
         if not _storable(field):
             raise InputError(
-                f"{where}: Parquet cannot hold the column {field.name!r} of type {field.type}. Cast it to another type."
+                f"{where}: Parquet cannot hold the column {field.name!r} of type {field.type}, or would give it back as "
+                "another. Cast it to another type."
             )
 
 
 def _storable(field: pa.Field) -> bool:
+    """Whether Parquet takes the type, and gives it back."""
+    file = pa.BufferOutputStream()
     try:
-        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
-    except pa.ArrowNotImplementedError:
+        pq.write_table(pa.table({field.name: pa.nulls(1, field.type)}), file)
+        back = _restored(pq.ParquetFile(pa.BufferReader(file.getvalue()))).read_all()
+        return back.schema.field(0).type.equals(field.type)
+    except (pa.ArrowException, OSError):  # the second is how pyarrow says that a decimal has a negative scale
         return False
-    return True
 
 
 def open_files(paths: "list[UPath]", asset: str) -> pa.RecordBatchReader:

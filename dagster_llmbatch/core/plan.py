@@ -75,7 +75,7 @@ def plan_rows(
     fingerprints = Fingerprints(encoder.identity)
     too_large = TooLarge(encoder, provider.limits.max_bytes)
     schema = pa.schema([*(reader.schema.field(name) for name in kept), *PLAN_FIELDS])
-    with segments.writer("plan", schema, row_group_rows=BLOCK_ROWS) as writer:
+    with segments.writer("plan", schema, row_group_rows=BLOCK_ROWS, where=where) as writer:
         for block in _plan_blocks(reader, recipe, renderer, fingerprints, too_large, kept, schema, where):
             writer.write(block)
     if recipe.id_column is not None:
@@ -136,6 +136,9 @@ def _kept_columns(recipe: Recipe, schema: pa.Schema, where: str) -> "list[str]":
     missing = [name for name in [*names, *([recipe.id_column] if recipe.id_column else [])] if name not in schema.names]
     if missing:
         raise InputError(f"{where}: the input has no column {missing}; it has {schema.names}.")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(f"{where}: keep_columns names {repeated} more than once. Name each column once.")
     clashes = [name for name in names if name in recipe.output.arrow_schema.names]
     if clashes:
         raise InputError(

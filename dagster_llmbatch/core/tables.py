@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 RESERVED_PREFIX = "llm_"
 """Columns of the results table that are not the user's start like this."""
+WITHOUT_VIEW = {"string_view": pa.string(), "binary_view": pa.binary()}
+"""What the values of a dictionary are stored as."""
 LONGEST_QUOTED_PATH = 500
 """Characters. A longer string is taken for text, and text is never quoted."""
 ACCEPTED = (
@@ -46,7 +48,7 @@ def open_rows(value: Any, *, asset: str, allow_reserved: bool = False) -> pa.Rec
     Raises InputError for anything else, for repeated or reserved column names, for pandas columns that mix types, for
     missing or unreadable files; while streaming, for batches that change their schema.
     """
-    reader = _without_view_dictionaries(_open(value, asset))
+    reader = _with_plain_dictionaries(_open(value, asset))
     _refuse_repeated(reader.schema.names, asset)
     if not allow_reserved:
         _refuse_reserved(reader.schema.names, asset)
@@ -245,10 +247,31 @@ def _scan(dataset: "ds.Dataset") -> pa.RecordBatchReader:
     return dataset.scanner(batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1).to_reader()
 
 
-def _without_view_dictionaries(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+def _with_plain_dictionaries(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
     # polars categories come as dictionaries of string_view. Parquet takes those and then cannot give them back.
     wanted = {}
     for field in reader.schema:
-        if pa.types.is_dictionary(field.type) and pa.types.is_string_view(field.type.value_type):
-            wanted[field.name] = pa.dictionary(field.type.index_type, pa.string(), field.type.ordered)
-    return with_types(reader.schema, wanted, reader) if wanted else reader
+        if pa.types.is_dictionary(field.type) and str(field.type.value_type) in WITHOUT_VIEW:
+            value = WITHOUT_VIEW[str(field.type.value_type)]
+            wanted[field.name] = pa.dictionary(field.type.index_type, value, field.type.ordered)
+    if wanted:
+        reader = with_types(reader.schema, wanted, reader)
+    if not any(pa.types.is_dictionary(field.type) for field in reader.schema):
+        return reader
+    batches = (_without_null_entries(batch) for batch in reader)
+    return pa.RecordBatchReader.from_batches(reader.schema, batches)
+
+
+def _without_null_entries(batch: pa.RecordBatch) -> pa.RecordBatch:
+    # A null may stand in the dictionary instead of in the indices, and Parquet takes the second only.
+    columns = [
+        _encoded_again(column) if isinstance(column, pa.DictionaryArray) and column.dictionary.null_count else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _encoded_again(column: Any) -> pa.DictionaryArray:
+    encoded = column.dictionary.take(column.indices).dictionary_encode()
+    indices = encoded.indices.cast(column.type.index_type)
+    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=column.type.ordered)

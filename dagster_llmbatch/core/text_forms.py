@@ -6,8 +6,9 @@ integer                   123
 float                     1.5, nan, inf
 decimal                   12.50, without an exponent
 text, dictionary of text  as it is
-date, time, timestamp     ISO 8601, with the zone and all digits it has
-duration                  seconds, such as 90.5
+date, timestamp           ISO 8601, with the zone and all digits it has; refused outside the years 1 to 9999
+time                      ISO 8601, to the microsecond
+duration                  seconds, such as 90.5; refused beyond 999,999,999 days
 list, struct, map         JSON
 binary                    refused: decode or base64-encode it in the input table
 """
@@ -93,20 +94,17 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def texts_of(column: pa.Array) -> "list[str]":
-    """A column's text forms. Text and integers are cast by Arrow, the rest value by value."""
+    """A column's text forms. Text and integers are cast by Arrow, the rest value by value.
+
+    Raises OverflowError or ValueError for instants and durations that Python has no value for.
+    """
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return _without_nulls(column.to_pylist()) if column.null_count else column.to_pylist()
     if pa.types.is_integer(kind):
         return _without_nulls(pc.cast(column, pa.string()).to_pylist())
     form: Callable[[Any], str] = text_of
-    try:
-        return [form(value) for value in values_of(column)]
-    except OverflowError:
-        if not pa.types.is_temporal(kind):
-            raise
-        # an instant beyond Python's years 1 to 9999 has a text in Arrow all the same
-        return [value.replace(" ", "T", 1) for value in _without_nulls(pc.cast(column, pa.string()).to_pylist())]
+    return [form(value) for value in values_of(column)]
 
 
 def _without_nulls(values: "list[str | None]") -> "list[str]":

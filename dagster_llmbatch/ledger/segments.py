@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,7 @@ REFUSED = (
     pa.types.is_run_end_encoded,
     pa.types.is_list_view,
     pa.types.is_large_list_view,
+    lambda kind: pa.types.is_decimal(kind) and cast("Any", kind).scale < 0,
 )
 """Types that Parquet cannot hold, or that do not come back from it."""
 KEPT_IN_DICTIONARY = (
@@ -44,9 +45,14 @@ class SegmentStore:
         self.root = UPath(root)
         self.is_local = self.root.protocol in ("", "file", "local")
 
-    def writer(self, kind: str, schema: pa.Schema, *, row_group_rows: int = 8192) -> "SegmentWriter":
-        """A segment of one kind (a folder) and Arrow schema. Raises InputError for types Parquet cannot hold."""
-        return SegmentWriter(self, kind, schema, row_group_rows)
+    def writer(
+        self, kind: str, schema: pa.Schema, *, row_group_rows: int = 8192, where: str = "the table"
+    ) -> "SegmentWriter":
+        """A segment of one kind (a folder) and Arrow schema; `where` is how errors name what is written.
+
+        Raises InputError for types Parquet cannot hold and, while it is written, for values.
+        """
+        return SegmentWriter(self, kind, schema, row_group_rows, where)
 
     def schema(self, name: str) -> pa.Schema:
         """The Arrow schema, as it was written."""
@@ -109,12 +115,13 @@ class SegmentWriter:
     Rows are regrouped to row groups of one size, so that equal rows give equal bytes however they came in.
     """
 
-    def __init__(self, store: SegmentStore, kind: str, schema: pa.Schema, row_group_rows: int) -> None:
+    def __init__(self, store: SegmentStore, kind: str, schema: pa.Schema, row_group_rows: int, where: str) -> None:
         self._store = store
         self._kind = kind
         self._schema = schema
         self._group = row_group_rows
-        self._stored = _parquet_schema(schema)
+        self._where = where
+        self._stored = _parquet_schema(schema, where)
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self.rows = 0
@@ -130,7 +137,7 @@ class SegmentWriter:
             )
         except (pa.ArrowException, NotImplementedError) as error:
             shutil.rmtree(self._folder, ignore_errors=True)
-            raise InputError(f"Parquet cannot hold the table: {error}") from None
+            raise InputError(f"{self._where}: Parquet cannot hold the columns: {error}") from None
         return self
 
     def write(self, data: "pa.RecordBatch | pa.Table") -> None:
@@ -165,8 +172,35 @@ class SegmentWriter:
         return pa.Table.from_batches(self._pending, schema=self._stored).combine_chunks()
 
     def _flush(self, table: pa.Table) -> None:
-        self.rows += table.num_rows
-        self._file.write_table(table, row_group_size=self._group)
+        try:
+            self._file.write_table(table, row_group_size=self._group)
+        except pa.ArrowException:  # Arrow's message quotes the value, so it goes no further
+            problem = unwritable_value(table, self.rows)
+        else:
+            self.rows += table.num_rows
+            return
+        raise InputError(f"{self._where}: {problem}")
+
+
+def unwritable_value(table: pa.Table, first_row: int) -> str:
+    """Which value it is that Parquet does not take, for an error: its column, type and row, counted from 0."""
+    for name in table.column_names:
+        column = table.select([name])
+        for row in () if _is_writable(column) else range(column.num_rows):
+            if not _is_writable(column.slice(row, 1)):
+                return (
+                    f"Parquet cannot hold the value of the column {name!r}, {column.schema.field(0).type}, in row "
+                    f"{first_row + row}. Correct it, cast the column to another type, or leave it out."
+                )
+    return f"Parquet cannot hold the rows from {first_row} on together."
+
+
+def _is_writable(table: pa.Table) -> bool:
+    try:
+        pq.write_table(table, pa.BufferOutputStream())
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _sync(path: Path) -> None:
@@ -209,15 +243,15 @@ class _opened:
             self._source.close()
 
 
-def _parquet_schema(schema: pa.Schema) -> pa.Schema:
+def _parquet_schema(schema: pa.Schema, where: str) -> pa.Schema:
     """The schema to store: what Parquet changes is stored as something it keeps, and the true one beside it."""
     fields = []
     for field in schema:
         kind = _storable_dictionary(field.type) if pa.types.is_dictionary(field.type) else _storable(field.type)
         if kind is None:
             raise InputError(
-                f"Column {field.name!r} is {field.type}, which Parquet cannot hold. Cast it, or leave it out with "
-                "keep_columns."
+                f"{where}: column {field.name!r} is {field.type}, which Parquet cannot hold. Cast it, or leave it out "
+                "with keep_columns."
             )
         fields.append(field.with_type(kind))
     true = schema.remove_metadata().serialize().to_pybytes()

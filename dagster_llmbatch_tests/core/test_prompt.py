@@ -265,3 +265,15 @@ def test_a_template_with_a_lone_surrogate_is_refused() -> None:
     """No row of it could be sent: said once, before anything is planned."""
     with pytest.raises(ConfigurationError, match="lone surrogate"):
         check_template("Say \ud83d {{ body }}", asset="a")
+
+
+@pytest.mark.parametrize("prompt", ["{{ n }}: {{ at }}", "{{ n }}: {% if true %}{{ at }}{% endif %}"])
+@pytest.mark.parametrize("kind", [pa.timestamp("s", "Europe/Paris"), pa.duration("s")], ids=str)
+def test_a_value_python_cannot_hold_fails_its_row_and_changes_no_other(prompt: str, kind: pa.DataType) -> None:
+    """Another prompt for the rows beside it would be another request, and paid again."""
+    batch = pa.record_batch({"n": [1, 2], "at": pa.array([5, 2**55], kind)})
+    render = compile_prompt(prompt, batch.schema, asset="a").render
+    alone, (first, second) = render(batch.slice(0, 1)), render(batch)
+    assert [first] == alone
+    assert isinstance(second, RenderFailure)
+    assert "OverflowError" in second.reason

@@ -421,3 +421,22 @@ def test_a_value_can_be_loaded_outside_of_a_run(tmp_path: Path) -> None:
                 "letters", partition_key="a", python_type=python_type, instance=instance
             )
             assert isinstance(value, python_type or pa.Table)
+
+
+@pytest.mark.parametrize(
+    ("column", "named"),
+    [
+        pytest.param(pa.array([1, 2**60], pa.timestamp("s")), r"'n', timestamp\[s\], in row 1", id="a far instant"),
+        pytest.param(
+            pa.StructArray.from_arrays([pa.array([1, 2]).dictionary_encode()], ["d"]),
+            "the column 'n' of type struct",
+            id="nested dictionary",
+        ),
+        pytest.param(pa.array([100, 200], pa.decimal128(5, -2)), "the column 'n' of type decimal128", id="scale"),
+    ],
+)
+def test_what_could_not_be_loaded_again_is_not_stored(tmp_path: Path, column: pa.Array, named: str) -> None:
+    """The error names the asset, the column and where it can the row, and quotes no value."""
+    with pytest.raises(InputError, match=f"rows: Parquet cannot hold .*{named}") as caught:
+        handed_on(tmp_path, pa.table({"n": column}), pa.Table)
+    assert str(2**60) not in str(caught.value)

@@ -156,8 +156,9 @@ def main() -> None:
         peer = play(scene, [asked.peer_python, str(HERE / "compared_peer.py")]) if asked.peer_python else "not run"
         product = play(scene, [sys.executable, str(HERE / "compared_product.py")])
         seen[name] = [peer, product]
-        print(f"{name:55} {peer:30} {product}", flush=True)
-    print(json.dumps(seen))
+        sys.stdout.write(f"{name:55} {peer:30} {product}\n")
+        sys.stdout.flush()
+    sys.stdout.write(json.dumps(seen) + "\n")
 
 
 if __name__ == "__main__":

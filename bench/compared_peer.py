@@ -10,6 +10,7 @@ JSON.
 import argparse
 import json
 import logging
+import sys
 import time
 from typing import Any
 
@@ -88,17 +89,14 @@ def main() -> None:
         made = instance.get_latest_materialization_event(RESULTS) if result.success else None
         materialized = made.asset_materialization if made else None
         table = result.output_for_node("triage") if materialized else None
-        print(
-            json.dumps(
-                {
-                    "success": bool(result.success and materialized),
-                    "rows": 0 if table is None else len(table),
-                    "answers": 0 if table is None else int(table["raw_output"].notna().sum()),
-                    "cost": any("cost" in name for name in (materialized.metadata if materialized else {})),
-                    "checks": len(list(project.defs.resolve_asset_graph().asset_check_keys)),
-                }
-            )
-        )
+        found = {
+            "success": bool(result.success and materialized),
+            "rows": 0 if table is None else len(table),
+            "answers": 0 if table is None else int(table["raw_output"].notna().sum()),
+            "cost": any("cost" in name for name in (materialized.metadata if materialized else {})),
+            "checks": len(list(project.defs.resolve_asset_graph().asset_check_keys)),
+        }
+        sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

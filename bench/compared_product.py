@@ -7,6 +7,7 @@ import argparse
 import json
 import logging
 import os
+import sys
 
 import dagster as dg
 import pyarrow as pa
@@ -57,17 +58,14 @@ def main() -> None:
         )
         materialized = result.asset_materializations_for_node("triage")
         metadata = materialized[0].metadata if materialized else {}
-        print(
-            json.dumps(
-                {
-                    "success": bool(result.success and materialized),
-                    "rows": sum(table.num_rows for table in loaded),
-                    "answers": sum(table.column("llm_status").to_pylist().count("succeeded") for table in loaded),
-                    "cost": any("cost" in name for name in metadata),
-                    "checks": len(result.get_asset_check_evaluations()),
-                }
-            )
-        )
+        found = {
+            "success": bool(result.success and materialized),
+            "rows": sum(table.num_rows for table in loaded),
+            "answers": sum(table.column("llm_status").to_pylist().count("succeeded") for table in loaded),
+            "cost": any("cost" in name for name in metadata),
+            "checks": len(result.get_asset_check_evaluations()),
+        }
+        sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

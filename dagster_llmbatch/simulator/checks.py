@@ -8,6 +8,8 @@ import msgspec
 
 ENDPOINTS = ("/v1/responses", "/v1/chat/completions")
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
+MOST_REQUESTS = 50_000
+"""Of one batch: https://platform.openai.com/docs/guides/batch."""
 UNKNOWN_MODEL = "no-such-model"
 """Model names that begin so do not exist."""
 
@@ -62,6 +64,8 @@ class InputFile:
                     wrong = self._wrong_line(line)
                     if wrong is not None:
                         return entry(*wrong, number)
+                if len(self._ids) > MOST_REQUESTS:
+                    return entry("too_many_tasks", None, None)
         self.tokens = size // 4
         return None if self._ids else entry("empty_file", "file_id", None)
 

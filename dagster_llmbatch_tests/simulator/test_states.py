@@ -221,6 +221,15 @@ def test_an_input_without_requests_fails(client: openai.OpenAI, simulator: Simul
     assert failed(client, simulator, submit(client, b"\n")).code == "empty_file"
 
 
+def test_one_request_too_many_fails(client: openai.OpenAI, simulator: SimulatorServer) -> None:
+    """50,000 pass; who does not split has nothing."""
+    lines = lines_of([request(f"r-{number}") for number in range(50_001)])
+    assert failed(client, simulator, submit(client, lines)).code == "too_many_tasks"
+    made = submit(client, lines[: lines.rstrip(b"\n").rindex(b"\n") + 1])
+    simulator.clock.advance(100)
+    assert client.batches.retrieve(made.id).status == "completed"
+
+
 def test_validation_takes_its_time(client: openai.OpenAI, simulator: SimulatorServer) -> None:
     """A wrong input is validating first, as at the provider."""
     made = submit(client, b"nonsense\n")

@@ -77,9 +77,9 @@ def progress(batches: "Sequence[BatchRecord]") -> "dict[str, Any]":
     failed = sum(b.failed or 0 for b in real)
     return {
         "llmbatch/state": ", ".join(sorted({b.provider_state or b.phase.value for b in real})),
-        "llmbatch/completed": completed,
-        "llmbatch/failed": failed,
-        "llmbatch/total": total,
+        "llmbatch/requests_completed": completed,
+        "llmbatch/requests_failed": failed,
+        "llmbatch/requests": total,
         "llmbatch/percent_done": percent_done(batches),
     }
 

@@ -215,8 +215,8 @@ class Tick:
 
 
 def _line(entry: Entry, batch: BatchRecord) -> str:
-    hours = (time.time() - batch.intent_at) / 3600
+    minutes = (time.time() - batch.intent_at) / 60
     done = (batch.completed or 0) + (batch.failed or 0)
     where = f"{entry.key.asset_key} {entry.key.partition_key}".strip()
     state = batch.provider_state or batch.phase.value
-    return f"{where}: {batch.batch_id or 'not submitted'} {state} {done}/{batch.request_count}, {hours:.1f} h"
+    return f"{where}: {batch.batch_id or 'not submitted'} {state} {done}/{batch.request_count}, {minutes:.0f} min"

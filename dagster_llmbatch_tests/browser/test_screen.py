@@ -84,10 +84,10 @@ def sees_progress(screen: Screen) -> None:
     """A plot of progress over time that rises from left to right."""
     with screen.open("/assets/triage?view=overview"):
         screen.plots("Events")
-        for label in ("llmbatch/percent_done", "llmbatch/completed"):
+        for label in ("llmbatch/percent_done", "llmbatch/requests_completed"):
             heights = screen.plotted(label, columns=LINE)
             assert heights[-1] - heights[0] > 0.2, f"{label} does not rise: {heights}"
-        screen.plotted("llmbatch/total", columns=LINE)
+        screen.plotted("llmbatch/requests", columns=LINE)
 
 
 def sees_a_materialized_partition(screen: Screen, continuation: str) -> None:

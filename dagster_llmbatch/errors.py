@@ -5,6 +5,7 @@
     │   ├── UnknownProviderError      the model string names a provider we do not know
     │   ├── MissingApiKeyError        the provider has no API key
     │   ├── UnportableSchemaError     the output type has no form the provider accepts
+    │   ├── NotBatchCapableError      no provider that is configured can batch the model or the prompts
     │   ├── LedgerNotDurableError     the ledger would not outlive the run
     │   └── NobodyWakesError          no sensor would continue a waiting partition
     ├── InputError                    the input table cannot be used as it is; nothing was spent
@@ -15,7 +16,11 @@
     │   ├── QueueFullError            the provider's batch queue is full: wait, nothing was accepted
     │   ├── RejectedError             the provider refused the call and did nothing
     │   ├── BatchNotFoundError        the provider does not know the batch
-    │   └── AmbiguousCreateError      the create call may or may not have been accepted
+    │   ├── CannotCancelError         the provider has no cancel: the batch runs to its end
+    │   ├── AmbiguousCreateError      the create call may or may not have been accepted
+    │   └── BatchUnprovenError        a batch may be ours and cannot be proven yet: look again later
+    ├── ProviderMismatchError         a batch of one provider was asked for at another
+    ├── BatchNotAdoptableError        a create call may have bought a batch that can never be proven ours
     ├── RowsUnansweredError           attempts or time ran out with rows left and on_expiry="fail"
     └── LedgerError                   the ledger refused or contradicts itself
         ├── LeaseLostError            another run took the partition over
@@ -58,6 +63,10 @@ class UnportableSchemaError(ConfigurationError):
         self.provider = provider
 
 
+class NotBatchCapableError(ConfigurationError):
+    """No provider that is configured can batch the model or the prompts."""
+
+
 class LedgerNotDurableError(ConfigurationError):
     """The ledger would not outlive the run."""
 
@@ -78,6 +87,8 @@ class ProviderError(LLMBatchError):
         status_code: the HTTP status, or None where there was no answer.
         code: the provider's own error code, or None.
         retry_after: seconds the provider asked to wait, or None.
+        category: why, by a stable name (`providers.contract.ErrorCategory`), or None.
+        hint: what to do about it, or None.
     """
 
     def __init__(
@@ -88,8 +99,12 @@ class ProviderError(LLMBatchError):
         status_code: "int | None" = None,
         code: "str | None" = None,
         retry_after: "float | None" = None,
+        category: "str | None" = None,
+        hint: "str | None" = None,
     ) -> None:
         super().__init__(message)
+        self.category = category
+        self.hint = hint
         self.provider = provider
         self.status_code = status_code
         self.code = code
@@ -130,6 +145,27 @@ class AmbiguousCreateError(ProviderError):
     """The create call may or may not have been accepted."""
 
     retryable = True
+
+
+class CannotCancelError(ProviderError):
+    """The provider has no cancel: the batch runs to its end, and is billed."""
+
+
+class BatchUnprovenError(ProviderError):
+    """A batch may be ours and cannot be proven yet: look again later, and buy nothing meanwhile."""
+
+    retryable = True
+
+
+class ProviderMismatchError(LLMBatchError):
+    """A batch of one provider was asked for at another. It is polled and collected where it was submitted."""
+
+
+class BatchNotAdoptableError(LLMBatchError):
+    """A create call may have bought a batch, and no look at the provider can prove it any more.
+
+    Nothing is bought again unasked: `on_reclaim="resubmit"` says that paying twice is accepted.
+    """
 
 
 class RowsUnansweredError(LLMBatchError):

@@ -30,7 +30,7 @@ from dagster_llmbatch.errors import (
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
-from dagster_llmbatch.providers.contract import BatchProvider, BatchStatus, RequestEncoder, Uploaded
+from dagster_llmbatch.providers.contract import BatchProvider, BatchStatus, RequestEncoder, Search, Uploaded
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,8 @@ class Submitter:
     def adopt(self, batch: BatchRecord) -> None:
         """Find the batch of an intent without a handle; buy it only when the provider surely does not have it."""
         self._keep()
-        status = self._look(batch)
+        # the upload comes first and is recorded: without it nothing can have been created
+        status = self._look(batch, Uploaded(batch.refs), batch.intent_at) if batch.refs else None
         if status is not None:
             logger.info("adopted batch %s for %s.", status.handle.batch_id, self.entry.key.asset_key)
             self._record_handle(batch, status)
@@ -162,7 +163,7 @@ class Submitter:
         started = self.now()
         try:
             status = self.provider.create(
-                uploaded, template=stored_template(self.entry.settings), external_key=batch.external_key
+                path, uploaded, template=stored_template(self.entry.settings), external_key=batch.external_key
             )
         except (QueueFullError, RateLimitedError) as error:
             wait = max(self.policy.queue_wait, error.retry_after or 0)
@@ -173,7 +174,7 @@ class Submitter:
             return False
         except AmbiguousCreateError as error:
             logger.warning("the create call gave no clear answer (%s); looking for the batch.", type(error).__name__)
-            status = self._look(batch, uploaded=uploaded, since=started)
+            status = self._look(batch, uploaded, started)
             if status is None:
                 # not there yet is not never there: the next advance looks once more before it buys
                 next_look = self.now() + self.policy.poll_first
@@ -182,20 +183,20 @@ class Submitter:
         self._record_handle(batch, status)
         return True
 
-    def _look(
-        self, batch: BatchRecord, *, uploaded: "Uploaded | None" = None, since: "float | None" = None
-    ) -> "BatchStatus | None":
-        if uploaded is None:
-            if not batch.refs:
-                return None  # the upload comes first and is recorded: nothing can have been created
-            uploaded = Uploaded(batch.refs)
+    def _look(self, batch: BatchRecord, uploaded: Uploaded, since: float) -> "BatchStatus | None":
+        requests = self.segments.table(batch.requests_segment, columns=["custom_id"])
+        search = Search(
+            external_key=batch.external_key,
+            uploaded=uploaded,
+            since=since,
+            custom_ids=requests.column(0).to_pylist(),
+            known=self.ledger.known_batch_ids(batch.provider),
+        )
         for wait in self.policy.look_again:
             if wait:
                 self.sleep(wait)
                 self._keep()
-            found = self.provider.find(
-                batch.external_key, uploaded=uploaded, since=batch.intent_at if since is None else since
-            )
+            found = self.provider.find(search)
             if found is not None:
                 return found
         return None

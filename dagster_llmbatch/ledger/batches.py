@@ -107,6 +107,12 @@ class Batches:
         if not self._change(batch_id, UNCLEAR, phase=BatchPhase.UPLOADED.value, refs=dict(refs)):
             raise LedgerError(f"Batch record {batch_id} got a handle while its requests were uploaded again.")
 
+    def known_batch_ids(self, provider: str) -> "list[str]":
+        """The provider's ids of all batches whose handle is recorded, whoever bought them."""
+        found = sa.select(batches.c.batch_id).where(batches.c.provider == provider, batches.c.batch_id.is_not(None))
+        with self.database.read() as connection:
+            return list(connection.execute(found).scalars())
+
     def postpone(self, batch_id: str, reason: str, *, next_poll_at: float) -> None:
         """The provider said later, or gave no clear answer: look again at `next_poll_at`."""
         self._change(batch_id, UNCLEAR, last_error=reason, next_poll_at=next_poll_at)

@@ -4,13 +4,19 @@ Knows nothing of Dagster, of the ledger or of prompts. A provider's differences 
 core must know of them is a field of `Limits`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
+
+from dagster_llmbatch.errors import ProviderMismatchError
+from dagster_llmbatch.providers.content import Content, PartKind
+
+Mode = Literal["batch", "realtime"]
+"""How a request is sent."""
 
 
 class OutcomeKind(str, Enum):
@@ -39,6 +45,8 @@ class ErrorCategory(str, Enum):
 
     API_TIMEOUT = "api_timeout"
     RATE_LIMIT = "rate_limit"
+    QUEUE_FULL = "queue_full"
+    """The provider's batch queue is full: nothing is wrong with the requests."""
     VALIDATION_ERROR = "validation_error"
     INSUFFICIENT_BALANCE = "insufficient_balance"
     CONTEXT_OVERFLOW = "context_overflow"
@@ -79,6 +87,22 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     error_category: "ErrorCategory | None" = None
     retryable: bool = False
     """Whether sending the same request again may bring an answer."""
+    cost_usd: "float | None" = None
+    """USD, where the provider itself says what the request cost; None: to be priced from its tokens."""
+    reasoning: "str | None" = None
+    """Reasoning text the provider shows. This and the fields below are read only where asked for (EXTRAS)."""
+    tool_calls: "str | None" = None
+    """JSON list of {id, name, arguments}; arguments is the raw JSON text."""
+    logprobs: "str | None" = None
+    """JSON, as the provider gives it."""
+    grounding: "str | None" = None
+    """JSON of what the answer rests on: citations, sources, search queries; as the provider gives it."""
+    response: "str | None" = None
+    """JSON of the whole reply."""
+
+
+EXTRAS = ("reasoning", "tool_calls", "logprobs", "grounding", "response")
+"""Fields of an Outcome that are read only where asked for."""
 
 
 class BatchState(str, Enum):
@@ -140,11 +164,29 @@ class BatchStatus:
     """Why the batch as a whole failed: the provider's first entry."""
     queue_full: bool = False
     """Failed only because the provider's queue was full: nothing is wrong with the requests."""
+    retryable: bool = False
+    """Failed as a whole for a passing reason: its requests may be sent again, which uses up an attempt."""
+    cost_usd: "float | None" = None
+    """USD for the whole batch, where the provider says so."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is known of a batch whose create call gave no clear answer."""
+
+    external_key: str
+    uploaded: Uploaded
+    since: float
+    """Unix seconds of the earliest create call that may have made it."""
+    custom_ids: "Collection[str]"
+    """All custom ids sent: what proves a batch that carries no name of ours."""
+    known: "Collection[str]" = ()
+    """Ids of batches that are recorded already, so they are not this one."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a provider allows, with the day it was read. Bytes count the encoded input."""
+    """What a provider's batch API allows and can do, with the day it was read. Bytes count the encoded input."""
 
     max_requests: int
     max_bytes: int
@@ -156,6 +198,13 @@ class Limits:
     """Seconds the results stay available after the batch ended."""
     as_of: str
     source: str
+    appears_within: float = 60.0
+    """Seconds after the create call within which a batch may be missing from the provider's lists."""
+    can_cancel: bool = True
+    batch_parts: "frozenset[PartKind]" = frozenset({PartKind.TEXT})
+    """Kinds of content parts a batch takes."""
+    realtime_parts: "frozenset[PartKind]" = frozenset({PartKind.TEXT})
+    """Kinds of content parts a realtime call takes."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +217,7 @@ class RequestTemplate:
     params: "Mapping[str, Any]" = field(default_factory=dict)
     """Passed through to the provider in the request body."""
     schema: "Mapping[str, Any] | None" = None
-    """JSON Schema of the answer in the provider's dialect, or None for plain text."""
+    """JSON Schema of the answer in the provider's dialect for the mode it is sent in, or None for plain text."""
     schema_name: str = "answer"
 
 
@@ -179,59 +228,90 @@ class RequestEncoder(Protocol):
     """The bytes of the template that decide what an answer means: without the output cap, and the same in every
     process. Part of a row's fingerprint."""
 
-    def line(self, custom_id: str, prompt: str) -> bytes:
-        """One line of batch input, with its newline."""
+    def line(self, custom_id: str, prompt: Content) -> bytes:
+        """One line of the file of requests, with its newline."""
         ...
 
 
 class BatchProvider(Protocol):
-    """One provider's batch API.
+    """One provider: its batch API and one realtime call.
 
-    Every method may raise `ProviderError`s. All but `create` retry what is safe to retry and may be called again.
+    Every method may raise `ProviderError`s. All but `create` and `complete` retry what is safe to retry and may be called
+    again. Methods that take a handle raise ProviderMismatchError for one of another provider.
     """
 
     name: str
     limits: Limits
 
     def encoder(self, template: RequestTemplate) -> RequestEncoder:
-        """The encoder of one group of requests. Raises ConfigurationError for params that cannot be batched."""
+        """The encoder of requests of one template. Raises ConfigurationError for params that cannot be batched."""
+        ...
+
+    def group(self, template: RequestTemplate) -> str:
+        """Requests of equal groups may share a batch."""
         ...
 
     def upload(self, requests: Path, *, external_key: str) -> Uploaded:
-        """Hand the file of request lines over. Costs nothing; a duplicate is an unbilled orphan."""
+        """Hand the file of request lines over, where the provider takes files. Costs nothing; a duplicate is an unbilled
+        orphan. Never empty: its refs are what a later search has to go by."""
         ...
 
-    def create(self, uploaded: Uploaded, *, template: RequestTemplate, external_key: str) -> BatchStatus:
+    def create(
+        self, requests: Path, uploaded: Uploaded, *, template: RequestTemplate, external_key: str
+    ) -> BatchStatus:
         """The paid call: exactly one POST, never resent.
+
+        Args:
+            requests: the file of request lines, for providers that take them inline.
+            uploaded: what `upload` returned for it.
+            template: of any of its requests; they are of one group.
 
         Raises AmbiguousCreateError where the provider may have accepted it; RejectedError, QuotaExhaustedError,
         RateLimitedError, QueueFullError or TransientProviderError (connection never made) where it provably did not.
         """
         ...
 
-    def find(self, external_key: str, *, uploaded: "Uploaded | None", since: float) -> "BatchStatus | None":
-        """Look once for the batch that an earlier create may have made at or after `since` (unix seconds)."""
+    def find(self, search: Search) -> "BatchStatus | None":
+        """Look once for the batch that an earlier create may have made.
+
+        Raises BatchUnprovenError where a batch may be the one and cannot be proven yet: look again later.
+        """
         ...
 
     def status(self, handle: BatchHandle) -> BatchStatus:
         """Look at a batch. Raises BatchNotFoundError where the provider does not know it."""
         ...
 
-    def outcomes(self, status: BatchStatus) -> Iterator[Outcome]:
+    def outcomes(self, status: BatchStatus, *, extras: "Collection[str]" = ()) -> Iterator[Outcome]:
         """Stream every outcome of an ended batch, from every result file there is, in the provider's order.
 
         A line that cannot be read is skipped with a warning in the log: its request ends up missing, not lost silently.
+        `extras`: which of EXTRAS to read as well.
         """
         ...
 
     def cancel(self, handle: BatchHandle) -> BatchStatus:
-        """Ask the provider to stop. What it finished stays collectable."""
+        """Ask the provider to stop. What it finished stays collectable. Raises CannotCancelError where there is no cancel."""
         ...
 
     def delete_files(self, status: BatchStatus) -> None:
         """Delete what was uploaded and produced for this batch."""
         ...
 
+    def complete(self, template: RequestTemplate, prompt: Content, *, extras: "Collection[str]" = ()) -> Outcome:
+        """One realtime call, sent once: a reply that is lost may have been billed. Raises ProviderErrors for any HTTP error;
+        what a reply says of itself (refusal, cut off) is in the outcome."""
+        ...
+
     def close(self) -> None:
         """Close the connections."""
         ...
+
+
+def expect(handle: BatchHandle, provider: str) -> None:
+    """Raise ProviderMismatchError unless the handle is the provider's own."""
+    if handle.provider != provider:
+        raise ProviderMismatchError(
+            f"batch {handle.batch_id} was submitted to {handle.provider}: it is polled and collected there, never at "
+            f"{provider}."
+        )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -21,21 +21,11 @@ from dagster_llmbatch.errors import (
     RejectedError,
     TransientProviderError,
 )
+from dagster_llmbatch.providers.classify import HINTS, Classify
+from dagster_llmbatch.providers.contract import ErrorCategory
 
 RETRY_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Worth asking again where the call is idempotent."""
-QUOTA_CODES = frozenset(
-    {
-        "insufficient_quota",
-        "billing_hard_limit_reached",
-        "credit_balance_exhausted",
-        "organization_spend_limit_exceeded",
-        "project_spend_limit_exceeded",
-        "organization_usage_limit_exceeded",
-    }
-)
-"""A person must pay or raise a limit: waiting does not help."""
-QUEUE_FULL_CODES = frozenset({"token_limit_exceeded"})
 ATTEMPTS = 5
 LONGEST_WAIT = 60.0
 """Seconds waited at most before one retry."""
@@ -43,6 +33,9 @@ CONNECT_TIMEOUT = 10.0
 CHUNK_BYTES = 1 << 20
 # httpx raises these before a byte of the request left: the provider cannot have seen it
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+
+
+T = TypeVar("T")
 
 
 class ProviderHttp:
@@ -54,11 +47,13 @@ class ProviderHttp:
         *,
         base_url: str,
         headers: "Mapping[str, str]",
+        classify: Classify,
         timeout: float,
         transport: "httpx.BaseTransport | None" = None,
         sleep: "Callable[[float], None]" = time.sleep,
     ) -> None:
         self.provider = provider
+        self._classify = classify
         self._sleep = sleep
         self._client = httpx.Client(
             base_url=base_url.rstrip("/") + "/",
@@ -77,14 +72,11 @@ class ProviderHttp:
 
         Raises TransientProviderError or RateLimitedError once the retries are spent, and the other ProviderErrors at once.
         """
-        for attempt in range(ATTEMPTS):
-            try:
-                return self._once(method, path, **options)
-            except (TransientProviderError, RateLimitedError) as error:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                self._sleep(backoff(attempt, error.retry_after))
-        raise AssertionError("unreachable")
+        return self._retried(lambda: self._body(self.exchange(method, path, **options)))
+
+    def call_for_headers(self, method: str, path: str, **options: Any) -> "Mapping[str, str]":
+        """As `call`, for answers whose headers count, whatever their body is."""
+        return self._retried(lambda: self.exchange(method, path, **options).headers)
 
     def call_once(self, method: str, path: str, **options: Any) -> "dict[str, Any]":
         """A call that must not be sent twice.
@@ -93,7 +85,7 @@ class ProviderHttp:
         success. TransientProviderError only where nothing was sent.
         """
         try:
-            response = self._client.request(method, path, **options)
+            response = self._send(method, path, **options)
         except NEVER_SENT as error:
             raise self._transport_error(error) from None
         except httpx.HTTPError as error:
@@ -105,15 +97,61 @@ class ProviderHttp:
             if body is not None:
                 return body
         elif response.status_code not in (408, 409) and response.status_code < 500:
-            refused = self.error(response)
-            if isinstance(refused, BatchNotFoundError):  # there is no batch yet that could be missing
-                raise RejectedError(str(refused), provider=self.provider, status_code=404, code=refused.code)
-            raise refused
+            raise self._refused(response)
         raise AmbiguousCreateError(
             f"{self.provider}: HTTP {response.status_code} to a request that it may have carried out.",
             provider=self.provider,
             status_code=response.status_code,
         )
+
+    def call_realtime(self, path: str, content: bytes, **options: Any) -> "dict[str, Any]":
+        """POST one request for an answer at once. Never resent here: an answer that was lost may have been billed."""
+        sent = {"content-type": "application/json", **options.pop("headers", {})}
+        try:
+            response = self._send("POST", path, content=content, headers=sent, **options)
+        except httpx.HTTPError as error:
+            raise self._transport_error(error) from None
+        if not response.is_success:
+            raise self._refused(response)
+        return self._body(response)
+
+    def _retried(self, call: "Callable[[], T]") -> "T":
+        for attempt in range(ATTEMPTS):
+            try:
+                return call()
+            except (TransientProviderError, RateLimitedError) as error:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                self._sleep(backoff(attempt, error.retry_after))
+        raise AssertionError("unreachable")
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self._client.send(self._request(method, path, **options))
+
+    def _request(self, method: str, path: str, **options: Any) -> httpx.Request:
+        """The request, to our own host only: it carries the key."""
+        request = self._client.build_request(method, path, **options)
+        if request.url.copy_with(raw_path=b"/") != self._client.base_url.copy_with(raw_path=b"/"):
+            raise RejectedError(
+                f"{self.provider}: it answered with an address on another host ({request.url.host}), where the API key is not "
+                "sent.",
+                provider=self.provider,
+            )
+        return request
+
+    def _refused(self, response: httpx.Response) -> ProviderError:
+        """The error of a call that names no batch, so that 404 is a refusal."""
+        found = self.error(response)
+        if isinstance(found, BatchNotFoundError):
+            return RejectedError(
+                str(found),
+                provider=self.provider,
+                status_code=404,
+                code=found.code,
+                category=found.category,
+                hint=found.hint,
+            )
+        return found
 
     @contextmanager
     def download(self, path: str) -> "Iterator[Iterator[bytes]]":
@@ -129,7 +167,7 @@ class ProviderHttp:
     def _open(self, path: str) -> httpx.Response:
         for attempt in range(ATTEMPTS):
             try:
-                response = self._client.send(self._client.build_request("GET", path), stream=True)
+                response = self._client.send(self._request("GET", path), stream=True)
                 if response.is_success:
                     return response
                 response.read()
@@ -142,55 +180,71 @@ class ProviderHttp:
                 self._sleep(backoff(attempt, found.retry_after))
         raise AssertionError("unreachable")
 
-    def _once(self, method: str, path: str, **options: Any) -> "dict[str, Any]":
+    def exchange(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One try of one call: a successful response, or a ProviderError."""
         try:
-            response = self._client.request(method, path, **options)
+            response = self._send(method, path, **options)
         except httpx.HTTPError as error:
             raise self._transport_error(error) from None
         if not response.is_success:
             raise self.error(response)
+        return response
+
+    def _body(self, response: httpx.Response) -> "dict[str, Any]":
         body = _object(response.content)
         if body is None:
             raise TransientProviderError(
                 f"{self.provider}: HTTP {response.status_code} without a JSON object.",
                 provider=self.provider,
                 status_code=response.status_code,
+                category=ErrorCategory.SERVER_ERROR.value,
             )
         return body
 
     def _transport_error(self, error: httpx.HTTPError) -> TransientProviderError:
+        timed_out = isinstance(error, httpx.TimeoutException) and not isinstance(error, NEVER_SENT)
+        category = ErrorCategory.API_TIMEOUT if timed_out else ErrorCategory.CONNECTION_ERROR
         return TransientProviderError(
-            f"{self.provider} could not be reached ({type(error).__name__}).", provider=self.provider
+            f"{self.provider} could not be reached ({type(error).__name__}).",
+            provider=self.provider,
+            category=category.value,
+            hint=HINTS[category],
         )
 
     def error(self, response: httpx.Response) -> ProviderError:
         """The error an answer means. Its message holds status, code and request id, never the provider's text."""
-        code, quota, queue = _classify(response)
         status = response.status_code
-        details = f"{self.provider}: HTTP {status}" + (f" {code}" if code else "")
-        request_id = response.headers.get("x-request-id")
+        fault = self._classify(status, _object(response.content) or {})
+        category = fault.category
+        details = f"{self.provider}: HTTP {status}" + (f" {fault.code}" if fault.code else "")
+        request_id = next((response.headers[n] for n in REQUEST_IDS if n in response.headers), None)
         details += f" (request {request_id})" if request_id else ""
+        hint = HINTS.get(category)
+        asked = retry_after(response.headers, time.time())
         known = {
             "provider": self.provider,
             "status_code": status,
-            "code": code,
-            "retry_after": retry_after(response.headers, time.time()),
+            "code": fault.code,
+            "retry_after": fault.retry_after if asked is None else asked,
+            "category": category.value,
+            "hint": hint,
         }
-        if queue:
-            return QueueFullError(f"{details}: the batch queue is full.", **known)
-        if quota or status == 402:
-            return QuotaExhaustedError(
-                f"{details}: no credit, or a spend limit is reached. Raise it and run again.", **known
-            )
-        if status == 429:
-            return RateLimitedError(f"{details}: rate limited.", **known)
         if status == 404:
             return BatchNotFoundError(f"{details}: not found.", **known)
-        if status in RETRY_STATUSES or status >= 500:
-            return TransientProviderError(f"{details}.", **known)
-        if status in (401, 403):
-            return RejectedError(f"{details}: the API key is not accepted. Check the key and its project.", **known)
-        return RejectedError(f"{details}: refused.", **known)
+        kind, what = _CLASSES.get(category, (RejectedError, "refused"))
+        return kind(f"{details}: {what}." + (f" {hint}" if hint else ""), **known)
+
+
+_CLASSES: "dict[ErrorCategory, tuple[type[ProviderError], str]]" = {
+    ErrorCategory.QUEUE_FULL: (QueueFullError, "the batch queue is full"),
+    ErrorCategory.INSUFFICIENT_BALANCE: (QuotaExhaustedError, "no credit, or a spend limit is reached"),
+    ErrorCategory.RATE_LIMIT: (RateLimitedError, "rate limited"),
+    ErrorCategory.API_TIMEOUT: (TransientProviderError, "timed out"),
+    ErrorCategory.SERVER_ERROR: (TransientProviderError, "the provider failed"),
+    ErrorCategory.CONNECTION_ERROR: (TransientProviderError, "the provider failed"),
+    ErrorCategory.AUTH: (RejectedError, "the API key is not accepted"),
+}
+REQUEST_IDS = ("x-request-id", "request-id", "x-generation-id")
 
 
 def backoff(attempt: int, floor: "float | None") -> float:
@@ -230,15 +284,3 @@ def _object(content: bytes) -> "dict[str, Any] | None":
     except msgspec.DecodeError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _classify(response: httpx.Response) -> "tuple[str | None, bool, bool]":
-    """(the provider's code, whether a quota is exhausted, whether the batch queue is full)."""
-    body = _object(response.content) or {}
-    error = body.get("error")
-    error = error if isinstance(error, dict) else {}
-    code, kind = error.get("code"), error.get("type")
-    names = {str(name) for name in (code, kind) if name}
-    message = str(error.get("message") or "").lower()
-    queue = bool(names & QUEUE_FULL_CODES) or "enqueued token" in message
-    return (str(code or kind) if names else None), bool(names & QUOTA_CODES), queue

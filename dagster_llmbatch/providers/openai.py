@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from dagster_llmbatch.providers.contract import (
     BatchStatus,
     Outcome,
     RequestTemplate,
+    Search,
     Uploaded,
+    expect,
 )
-from dagster_llmbatch.providers.http import QUEUE_FULL_CODES, ProviderHttp
+from dagster_llmbatch.providers.http import ProviderHttp
 from dagster_llmbatch.providers.limits import LIMITS
 from dagster_llmbatch.providers.lines import split_lines
-from dagster_llmbatch.providers.openai_rows import read_row
+from dagster_llmbatch.providers.openai_rows import QUEUE_FULL_CODES, classify, read_row
 
 RESPONSES, CHAT = "/v1/responses", "/v1/chat/completions"
 KEY = "llmbatch_key"
@@ -67,7 +69,13 @@ class OpenAIBatchProvider:
         headers |= {"openai-project": project} if project else {}
         self._endpoint = endpoint
         self._http = ProviderHttp(
-            self.name, base_url=base_url, headers=headers, timeout=timeout, transport=transport, sleep=sleep
+            self.name,
+            base_url=base_url,
+            headers=headers,
+            classify=classify,
+            timeout=timeout,
+            transport=transport,
+            sleep=sleep,
         )
 
     def encoder(self, template: RequestTemplate) -> "OpenAIEncoder":
@@ -82,7 +90,13 @@ class OpenAIBatchProvider:
             found = self._http.call("POST", "files", data={"purpose": "batch"}, files=files)
         return Uploaded({"input_file_id": str(found["id"])})
 
-    def create(self, uploaded: Uploaded, *, template: RequestTemplate, external_key: str) -> BatchStatus:
+    def group(self, template: RequestTemplate) -> str:
+        """A batch holds one model; its schemas and parameters may differ."""
+        return template.model
+
+    def create(
+        self, requests: Path, uploaded: Uploaded, *, template: RequestTemplate, external_key: str
+    ) -> BatchStatus:
         """The paid call: one POST, never resent."""
         body = {
             "input_file_id": uploaded.refs["input_file_id"],
@@ -95,29 +109,31 @@ class OpenAIBatchProvider:
             raise AmbiguousCreateError("openai: the create call succeeded without naming a batch.", provider="openai")
         return read_batch(created)
 
-    def find(self, external_key: str, *, uploaded: "Uploaded | None", since: float) -> "BatchStatus | None":
+    def find(self, search: Search) -> "BatchStatus | None":
         """Page through the batches, newest first, for our key or our input file."""
-        file_id = uploaded.refs.get("input_file_id") if uploaded is not None else None
+        file_id = search.uploaded.refs.get("input_file_id")
         after: dict[str, Any] = {}
         while True:
             page = self._http.call("GET", "batches", params={"limit": PAGE, **after})
             batches = page.get("data") or []
             for batch in batches:
-                if (batch.get("metadata") or {}).get(KEY) == external_key or (
+                if (batch.get("metadata") or {}).get(KEY) == search.external_key or (
                     file_id is not None and batch.get("input_file_id") == file_id
                 ):
                     return read_batch(batch)
             oldest = batches[-1] if batches else {}
-            if not page.get("has_more") or (oldest.get("created_at") or 0) < since - CLOCK_SKEW:
+            if not page.get("has_more") or (oldest.get("created_at") or 0) < search.since - CLOCK_SKEW:
                 return None
             after = {"after": page.get("last_id") or oldest["id"]}
 
     def status(self, handle: BatchHandle) -> BatchStatus:
         """Look at a batch. Raises BatchNotFoundError where the provider does not know it."""
+        expect(handle, self.name)
         return read_batch(self._http.call("GET", f"batches/{handle.batch_id}"))
 
-    def outcomes(self, status: BatchStatus) -> "Iterator[Outcome]":
+    def outcomes(self, status: BatchStatus, *, extras: "Collection[str]" = ()) -> "Iterator[Outcome]":
         """Stream the rows of the output file, then of the error file; either may be absent."""
+        expect(status.handle, self.name)
         for name in ("output_file_id", "error_file_id"):
             file_id = status.result_refs.get(name)
             if file_id:
@@ -129,6 +145,7 @@ class OpenAIBatchProvider:
 
     def cancel(self, handle: BatchHandle) -> BatchStatus:
         """Ask to stop: it takes 5 to 10 minutes, and rows go on finishing meanwhile."""
+        expect(handle, self.name)
         return read_batch(self._http.call("POST", f"batches/{handle.batch_id}/cancel"))
 
     def delete_files(self, status: BatchStatus) -> None:

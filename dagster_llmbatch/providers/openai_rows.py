@@ -2,13 +2,14 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
 import msgspec
 
+from dagster_llmbatch.providers.classify import Fault, by_status
 from dagster_llmbatch.providers.contract import ErrorCategory, Outcome, OutcomeKind
-from dagster_llmbatch.providers.http import QUOTA_CODES
 
 logger = logging.getLogger(__name__)
 
@@ -178,33 +179,52 @@ def _row_error(custom_id: str, error: _Error) -> Outcome:
 
 
 def _http_error(custom_id: str, status: int, error: _Error) -> Outcome:
-    names = {str(name) for name in (error.code, error.type) if name}
-    code = next((str(name) for name in (error.code, error.type) if name), f"http_{status}")
-    category, retryable = _category(status, names)
+    fault = fault_of(status, error.code, error.type, error.message)
     return Outcome(
         custom_id,
         OutcomeKind.PROVIDER_ERROR,
-        error_code=code,
+        error_code=fault.code or f"http_{status}",
         error_message=error.message,
-        error_category=category,
-        retryable=retryable,
+        error_category=fault.category,
+        retryable=fault.retryable,
     )
 
 
-def _category(status: int, names: "set[str]") -> "tuple[ErrorCategory, bool]":
-    if names & QUOTA_CODES or status == 402:
-        return ErrorCategory.INSUFFICIENT_BALANCE, False
+QUOTA_CODES = frozenset(
+    {
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "credit_balance_exhausted",
+        "organization_spend_limit_exceeded",
+        "project_spend_limit_exceeded",
+        "organization_usage_limit_exceeded",
+    }
+)
+"""A person must pay or raise a limit: waiting does not help."""
+QUEUE_FULL_CODES = frozenset({"token_limit_exceeded"})
+
+
+def fault_of(status: int, code: Any, kind: Any, message: "str | None") -> Fault:
+    """What an OpenAI error means, by status and its `code` and `type`; by its text only where that alone tells."""
+    names = {str(name) for name in (code, kind) if name}
+    named = str(code or kind) if names else None
+    if names & QUEUE_FULL_CODES or "enqueued token" in (message or "").lower():
+        return Fault(ErrorCategory.QUEUE_FULL, named)
+    if names & QUOTA_CODES:
+        return Fault(ErrorCategory.INSUFFICIENT_BALANCE, named)
     if "context_length_exceeded" in names:
-        return ErrorCategory.CONTEXT_OVERFLOW, False
-    if status == 429 or "rate_limit_exceeded" in names:
-        return ErrorCategory.RATE_LIMIT, True
-    if status == 408:
-        return ErrorCategory.API_TIMEOUT, True
-    if status in (401, 403):
-        return ErrorCategory.AUTH, False
-    if status == 409 or status >= 500 or status < 400:
-        return ErrorCategory.SERVER_ERROR, True
-    return ErrorCategory.CLIENT_ERROR, False
+        return Fault(ErrorCategory.CONTEXT_OVERFLOW, named)
+    if "rate_limit_exceeded" in names:
+        return Fault(ErrorCategory.RATE_LIMIT, named)
+    return Fault(by_status(status), named)
+
+
+def classify(status: int, body: "Mapping[str, Any]") -> Fault:
+    """What an error answer of OpenAI's means."""
+    error = body.get("error")
+    found = error if isinstance(error, dict) else {}
+    message = found.get("message")
+    return fault_of(status, found.get("code"), found.get("type"), message if isinstance(message, str) else None)
 
 
 def _chat(custom_id: str, body: _Body) -> Outcome:

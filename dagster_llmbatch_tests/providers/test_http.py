@@ -18,6 +18,7 @@ from dagster_llmbatch.errors import (
 )
 from dagster_llmbatch.providers.http import ATTEMPTS, LONGEST_WAIT, ProviderHttp, backoff, retry_after
 from dagster_llmbatch.providers.lines import split_lines
+from dagster_llmbatch.providers.openai_rows import classify
 
 SECRET = "sk-very-secret"
 TEXT = "the provider's own words"
@@ -40,6 +41,7 @@ class Wire:
             "openai",
             base_url="https://api.test/v1",
             headers={"authorization": f"Bearer {SECRET}"},
+            classify=classify,
             timeout=5.0,
             transport=httpx.MockTransport(self._answer),
             sleep=self.waits.append,
@@ -298,7 +300,9 @@ class Broken(httpx.SyncByteStream):
 
 def _serving(answer: "Callable[[httpx.Request], httpx.Response]") -> ProviderHttp:
     transport = httpx.MockTransport(answer)
-    return ProviderHttp("openai", base_url="https://api.test", headers={}, timeout=1.0, transport=transport)
+    return ProviderHttp(
+        "openai", base_url="https://api.test", headers={}, classify=classify, timeout=1.0, transport=transport
+    )
 
 
 def test_a_download_lost_in_the_middle_is_transient() -> None:

@@ -24,6 +24,7 @@ from dagster_llmbatch.providers.contract import (
     BatchStatus,
     OutcomeKind,
     RequestTemplate,
+    Search,
     Uploaded,
 )
 from dagster_llmbatch.providers.openai import CHAT, KEY, PAGE, RESPONSES, OpenAIBatchProvider, OpenAIEncoder
@@ -184,7 +185,9 @@ def test_the_upload_is_a_batch_file(tmp_path: Path) -> None:
 def test_golden_create(endpoint: str) -> None:
     """File, endpoint, window and our key as metadata; the answer is a status."""
     api = Api(always(batch(status="validating")), endpoint=endpoint, organization="org-1", project="proj_1")
-    found = api.provider.create(Uploaded({"input_file_id": "file-in"}), template=TEMPLATE, external_key="llmb-1")
+    found = api.provider.create(
+        Path("unused"), Uploaded({"input_file_id": "file-in"}), template=TEMPLATE, external_key="llmb-1"
+    )
     (request,) = api.requests
     assert (request.method, str(request.url)) == ("POST", "https://api.openai.com/v1/batches")
     assert json.loads(request.content) == {
@@ -223,7 +226,7 @@ def test_the_paid_call_is_sent_once(answer: Answer, kind: "type[ProviderError]")
     """Whatever happens, one POST; what is not provably refused is ambiguous; the key is nowhere in the error."""
     api = Api(answer)
     with pytest.raises(ProviderError) as caught:
-        api.provider.create(Uploaded({"input_file_id": "file-in"}), template=TEMPLATE, external_key="k")
+        api.provider.create(Path("unused"), Uploaded({"input_file_id": "file-in"}), template=TEMPLATE, external_key="k")
     assert type(caught.value) is kind
     assert len(api.requests) == 1
     assert SECRET not in f"{caught.value!s}{caught.value!r}{vars(caught.value)}"
@@ -233,7 +236,9 @@ def test_the_paid_call_is_sent_once(answer: Answer, kind: "type[ProviderError]")
 def test_a_create_answered_without_an_id_is_ambiguous(body: "dict[str, Any]") -> None:
     """A success that names no batch leaves a batch to look for."""
     try:
-        Api(always(body)).provider.create(Uploaded({"input_file_id": "f"}), template=TEMPLATE, external_key="k")
+        Api(always(body)).provider.create(
+            Path("unused"), Uploaded({"input_file_id": "f"}), template=TEMPLATE, external_key="k"
+        )
     except AmbiguousCreateError:
         return
     except KeyError as error:
@@ -244,7 +249,7 @@ def test_a_create_answered_with_404_is_rejected() -> None:
     """A wrong address or model is a refusal: there is no batch that could be missing."""
     api = Api(always({"error": {"code": "model_not_found"}}, 404))
     try:
-        api.provider.create(Uploaded({"input_file_id": "f"}), template=TEMPLATE, external_key="k")
+        api.provider.create(Path("unused"), Uploaded({"input_file_id": "f"}), template=TEMPLATE, external_key="k")
     except RejectedError:
         return
     except BatchNotFoundError as error:
@@ -279,7 +284,7 @@ def test_find_by_key_on_a_later_page() -> None:
     """Pages are read until the batch with our key comes."""
     mine = batch(id="batch_mine", metadata={KEY: "llmb-1", "other": "x"})
     api = Api(pages(others(0), others(1), [*others(2), mine]))
-    found = api.provider.find("llmb-1", uploaded=None, since=999_000)
+    found = api.provider.find(Search("llmb-1", Uploaded(), 999_000, ()))
     assert found is not None
     assert found.handle.batch_id == "batch_mine"
     asked = [dict(request.url.params) for request in api.requests]
@@ -290,7 +295,7 @@ def test_find_by_key_on_a_later_page() -> None:
 def test_find_by_input_file() -> None:
     """A gateway that drops metadata is no obstacle: the file is ours alone."""
     api = Api(pages(others(0), [batch(id="batch_mine", metadata={})]))
-    found = api.provider.find("llmb-1", uploaded=Uploaded({"input_file_id": "file-in"}), since=999_000)
+    found = api.provider.find(Search("llmb-1", Uploaded({"input_file_id": "file-in"}), 999_000, ()))
     assert found is not None
     assert found.handle == BatchHandle("openai", "batch_mine", {"input_file_id": "file-in"})
 
@@ -298,7 +303,7 @@ def test_find_by_input_file() -> None:
 def test_find_stops_at_batches_older_than_ours() -> None:
     """Paging ends once a page reaches back before the create, with room for clocks that differ."""
     api = Api(pages(others(0), others(1, created_at=990_000), others(2, created_at=980_000)))
-    assert api.provider.find("llmb-1", uploaded=Uploaded({"input_file_id": "file-in"}), since=999_000) is None
+    assert api.provider.find(Search("llmb-1", Uploaded({"input_file_id": "file-in"}), 999_000, ())) is None
     assert len(api.requests) == 2
 
 
@@ -306,14 +311,14 @@ def test_find_allows_for_a_clock_behind_ours() -> None:
     """A batch stamped two minutes before our create is still found on a later page."""
     mine = batch(id="batch_mine", metadata={KEY: "llmb-1"}, created_at=998_880)
     api = Api(pages(others(0, created_at=998_900), [mine]))
-    assert api.provider.find("llmb-1", uploaded=None, since=999_000) is not None
+    assert api.provider.find(Search("llmb-1", Uploaded(), 999_000, ())) is not None
 
 
-@pytest.mark.parametrize("uploaded", [None, Uploaded({}), Uploaded({"input_file_id": "file-in"})])
-def test_find_nothing(uploaded: "Uploaded | None") -> None:
+@pytest.mark.parametrize("uploaded", [Uploaded({}), Uploaded({"input_file_id": "file-in"})])
+def test_find_nothing(uploaded: Uploaded) -> None:
     """An account without batches, or without ours, gives None; another's key is not ours."""
     for answer in (pages([]), pages([batch(input_file_id="x", metadata={KEY: "llmb-2"})])):
-        assert Api(answer).provider.find("llmb-1", uploaded=uploaded, since=0) is None
+        assert Api(answer).provider.find(Search("llmb-1", uploaded, 0, ())) is None
 
 
 # States

@@ -19,12 +19,13 @@ from dagster_llmbatch.providers.contract import (
     Outcome,
     OutcomeKind,
     RequestTemplate,
+    Search,
     Uploaded,
 )
 from dagster_llmbatch.providers.http import ProviderHttp
 from dagster_llmbatch.providers.lines import split_lines
 from dagster_llmbatch.providers.openai import OpenAIBatchProvider, read_batch
-from dagster_llmbatch.providers.openai_rows import read_row
+from dagster_llmbatch.providers.openai_rows import classify, read_row
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("LLMBATCH_RECORDED") or ROOT.parent / "shared" / "recorded") / "openai"
@@ -160,7 +161,7 @@ def test_realtime_replies_and_errors(path: Path) -> None:
 @every_file
 def test_errors_of_calls(path: Path) -> None:
     """A recorded error is a refusal with the provider's code, and without its text."""
-    http = ProviderHttp("openai", base_url="https://api.test", headers={}, timeout=1.0)
+    http = ProviderHttp("openai", base_url="https://api.test", headers={}, classify=classify, timeout=1.0)
     for exchange in exchanges(path):
         answer = exchange["response"]
         if answer["status"] == 200:
@@ -185,7 +186,9 @@ def test_uploads_creates_and_cancels(path: Path, tmp_path: Path) -> None:
         if url == "/v1/files":
             assert provider.upload(lines, external_key="k").refs == {"input_file_id": body["id"]}
         elif url == "/v1/batches":
-            status = provider.create(Uploaded({"input_file_id": "f"}), template=RequestTemplate("m"), external_key="k")
+            status = provider.create(
+                Path("unused"), Uploaded({"input_file_id": "f"}), template=RequestTemplate("m"), external_key="k"
+            )
             assert (status.handle.batch_id, status.state) == (body["id"], BatchState.RUNNING)
         elif url.endswith("/cancel"):
             status = provider.cancel(BatchHandle("openai", body["id"]))
@@ -206,11 +209,11 @@ def test_list_pages_are_searched_by_file() -> None:
         return httpx.Response(200, json=page)
 
     provider = OpenAIBatchProvider(api_key="k", transport=httpx.MockTransport(answer))
-    status = provider.find("llmb-1", uploaded=Uploaded({"input_file_id": wanted["input_file_id"]}), since=0)
+    status = provider.find(Search("llmb-1", Uploaded({"input_file_id": wanted["input_file_id"]}), 0, ()))
     assert status is not None
     assert status.handle.batch_id == wanted["id"]
     assert asked == [None, first["last_id"]]
-    assert provider.find("llmb-1", uploaded=Uploaded({"input_file_id": "file-x"}), since=0) is None
+    assert provider.find(Search("llmb-1", Uploaded({"input_file_id": "file-x"}), 0, ())) is None
 
 
 def test_captured_and_documented_rows() -> None:
@@ -227,7 +230,7 @@ def test_captured_and_documented_rows() -> None:
         (OutcomeKind.CANCELLED, False),
         (OutcomeKind.PROVIDER_ERROR, False),
     ]
-    http = ProviderHttp("openai", base_url="https://api.test", headers={}, timeout=1.0)
+    http = ProviderHttp("openai", base_url="https://api.test", headers={}, classify=classify, timeout=1.0)
     errors = [http.error(httpx.Response(404, json=body)) for body in by_kind["body"]]
     assert [type(error) for error in errors] == [BatchNotFoundError]
     statuses = [read_batch({"id": "b", **fragment}) for fragment in by_kind["batch_fragment"]]

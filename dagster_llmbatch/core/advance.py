@@ -53,7 +53,8 @@ logger = logging.getLogger(__name__)
 class Workplace:
     """Everything a partition's work needs, handed in: nothing here reads a clock or an environment of its own."""
 
-    provider: BatchProvider
+    provider_of: "Callable[[str], BatchProvider]"
+    """The client of a provider by name: a batch is polled and collected where it was submitted."""
     ledger: Ledger
     segments: SegmentStore
     policy: Policy
@@ -249,22 +250,35 @@ class _Line:
         ids = [entry_id, *([entry.predecessor_id] if entry.predecessor_id else [])]
         for batch in (b for found in ids for b in work.ledger.batches(found)):
             if batch.phase is BatchPhase.SUBMITTED and (batch.next_poll_at or 0) <= work.now():
-                poll(batch, provider=work.provider, ledger=work.ledger, policy=work.policy, now=work.now)
+                poll(
+                    batch,
+                    provider=work.provider_of(batch.provider),
+                    ledger=work.ledger,
+                    policy=work.policy,
+                    now=work.now,
+                )
 
     def _submitter(self, entry: Entry) -> Submitter:
         work = self._work
         owner = Owner(self._run_id, self._fences[entry.id])
-        return Submitter(entry, owner, work.provider, work.ledger, work.segments, work.policy, work.now, work.sleep)
+        provider = work.provider_of(entry.settings["provider"])
+        return Submitter(entry, owner, provider, work.ledger, work.segments, work.policy, work.now, work.sleep)
 
     def _collect(self, batch: BatchRecord) -> None:
         work = self._work
-        name = collect(batch, status_of(batch), provider=work.provider, segments=work.segments)
+        name = collect(
+            batch,
+            status_of(batch),
+            provider=work.provider_of(batch.provider),
+            segments=work.segments,
+            extras=work.ledger.entry(batch.entry_id).settings.get("extras", ()),
+        )
         work.ledger.record_collected(batch.id, name, now=work.now())
 
     def _cancel(self, batch: BatchRecord) -> None:
         work = self._work
         logger.warning("batch %s is past its deadline; asking %s to stop it.", batch.batch_id, batch.provider)
-        work.provider.cancel(handle_of(batch))
+        work.provider_of(batch.provider).cancel(handle_of(batch))
         now = work.now()
         work.ledger.record_status(
             batch.id,
@@ -285,7 +299,7 @@ class _Line:
             entry.id,
             self._run_id,
             self._fences[entry.id],
-            provider=work.provider.name,
+            provider=entry.settings["provider"],
             requests_segment=requests,
             outcomes_segment=outcomes,
             request_count=rows,

@@ -1,7 +1,7 @@
 """Results of an ended batch, from every file there is, into one outcomes segment: joined by custom_id only."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, outcomes_table
@@ -67,10 +67,17 @@ def reconcile(custom_ids: "Sequence[str]", outcomes: "Iterable[Outcome]", *, sta
     )
 
 
-def collect(batch: BatchRecord, status: BatchStatus, *, provider: BatchProvider, segments: SegmentStore) -> str:
+def collect(
+    batch: BatchRecord,
+    status: BatchStatus,
+    *,
+    provider: BatchProvider,
+    segments: SegmentStore,
+    extras: "Collection[str]" = (),
+) -> str:
     """Stream a batch's outcomes into a segment and return its name. Safe to repeat: the same files, the same name."""
     requests = segments.table(batch.requests_segment).sort_by("row")
-    found = reconcile(requests.column("custom_id").to_pylist(), _stream(provider, status), status=status)
+    found = reconcile(requests.column("custom_id").to_pylist(), _stream(provider, status, extras), status=status)
     if found.strangers or found.duplicates or found.missing:
         logger.warning(
             "batch %s (%s): %d of %d requests have no result, %d results are repeated, %d have a custom_id that was "
@@ -96,10 +103,10 @@ def collect(batch: BatchRecord, status: BatchStatus, *, provider: BatchProvider,
     return writer.name
 
 
-def _stream(provider: BatchProvider, status: BatchStatus) -> "Iterator[Outcome]":
+def _stream(provider: BatchProvider, status: BatchStatus, extras: "Collection[str]") -> "Iterator[Outcome]":
     if status.state is BatchState.FAILED and not status.result_refs:
         return
-    yield from provider.outcomes(status)
+    yield from provider.outcomes(status, extras=extras)
 
 
 def _worth(outcome: Outcome) -> int:
@@ -114,8 +121,8 @@ def _without_result(custom_id: str, status: BatchStatus, gone: bool) -> Outcome:
             OutcomeKind.PROVIDER_ERROR,
             error_code=status.error_code,
             error_message=status.error_message,
-            error_category=ErrorCategory.RATE_LIMIT if status.queue_full else ErrorCategory.CLIENT_ERROR,
-            retryable=status.queue_full,
+            error_category=_failed_for(status),
+            retryable=status.queue_full or status.retryable,
         )
     if status.state is BatchState.EXPIRED:
         return Outcome(
@@ -130,6 +137,12 @@ def _without_result(custom_id: str, status: BatchStatus, gone: bool) -> Outcome:
         error_category=ErrorCategory.MISSING,
         retryable=not gone,
     )
+
+
+def _failed_for(status: BatchStatus) -> ErrorCategory:
+    if status.queue_full:
+        return ErrorCategory.QUEUE_FULL
+    return ErrorCategory.SERVER_ERROR if status.retryable else ErrorCategory.CLIENT_ERROR
 
 
 GONE = "not_found"

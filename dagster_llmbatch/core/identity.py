@@ -43,6 +43,10 @@ class Fingerprints:
         found.update(prompt.encode())
         return found.hexdigest()
 
+    def of_parts(self, parts: str) -> str:
+        """32 hex digits for content parts, given as JSON; never those of the same JSON as a text prompt."""
+        return self.of(f"\0parts{parts}")
+
 
 class CustomIds:
     """Custom ids of the requests of one namespace: 64 characters at most of `[A-Za-z0-9_-]`.

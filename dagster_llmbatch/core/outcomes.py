@@ -4,7 +4,7 @@ row int64            row number in the plan, from 0
 custom_id string     the request's
 attempt int32        1 for the first time the row was sent
 counted bool         whether the attempt counts against max_attempts
-kind ... retryable   as in providers.contract.Outcome
+kind ... response    as in providers.contract.Outcome
 batch_id string      the provider's batch
 lane string          batch, or reused where an older generation paid for it
 """
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_llmbatch.ledger.segments import SegmentStore
-from dagster_llmbatch.providers.contract import Outcome, OutcomeKind
+from dagster_llmbatch.providers.contract import EXTRAS, Outcome, OutcomeKind
 
 TOKEN_FIELDS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
 
@@ -39,6 +39,8 @@ OUTCOME_SCHEMA = pa.schema(
         pa.field("retryable", pa.bool_(), nullable=False),
         pa.field("batch_id", pa.string()),
         pa.field("lane", pa.string(), nullable=False),
+        pa.field("cost_usd", pa.float64()),
+        *(pa.field(name, pa.large_string()) for name in EXTRAS),
     ]
 )
 
@@ -52,7 +54,9 @@ REQUEST_SCHEMA = pa.schema(
 """The requests segment of a batch: which rows it holds, in the order sent."""
 
 OUTCOME_FIELDS = Outcome.__struct_fields__
-"""In the order of the columns `custom_id` and `kind` to `retryable`."""
+"""Each is a column of the same name."""
+
+ABSENT_MOSTLY = ("cost_usd", *EXTRAS)
 
 PAID_FINAL = frozenset({OutcomeKind.ANSWER, OutcomeKind.REFUSAL, OutcomeKind.TRUNCATED, OutcomeKind.EMPTY})
 """The model replied: sending the same request again would pay again for the same kind of reply."""
@@ -68,16 +72,30 @@ def outcomes_table(
     columns["error_category"] = [o.error_category and o.error_category.value for o in outcomes]
     columns |= {name: requests.column(name) for name in REQUEST_SCHEMA.names}
     columns["counted"] = counted
+    for name in ABSENT_MOSTLY:  # as a typed null column they take no time a row
+        if name in columns and not any(value is not None for value in columns[name]):
+            columns[name] = pa.nulls(len(outcomes), OUTCOME_SCHEMA.field(name).type)
     columns["batch_id"] = pa.repeat(pa.scalar(batch_id, pa.string()), len(outcomes))
     columns["lane"] = pa.repeat("batch", len(outcomes))
     return pa.table(columns, schema=OUTCOME_SCHEMA)
+
+
+def as_outcomes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of an outcomes segment with today's columns: what an earlier version did not keep is null."""
+    if batch.schema.names == OUTCOME_SCHEMA.names:
+        return batch
+    kept = {
+        f.name: batch.column(f.name) if f.name in batch.schema.names else pa.nulls(batch.num_rows, f.type)
+        for f in OUTCOME_SCHEMA
+    }
+    return pa.RecordBatch.from_arrays([kept[f.name].cast(f.type) for f in OUTCOME_SCHEMA], schema=OUTCOME_SCHEMA)
 
 
 class OutcomeCursor:
     """Reads one outcomes segment forward, a range of rows at a time, holding no more than a block of it."""
 
     def __init__(self, segments: SegmentStore, name: str) -> None:
-        self._batches: Iterator[pa.RecordBatch] = segments.batches(name)
+        self._batches: Iterator[pa.RecordBatch] = map(as_outcomes, segments.batches(name))
         self._rest: pa.RecordBatch | None = None
 
     def until(self, row: int) -> "list[pa.RecordBatch]":

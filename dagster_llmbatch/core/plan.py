@@ -4,7 +4,7 @@ The plan is a segment of the ledger. From then on it is the only input: the upst
 is out. Bad input is refused here, before anything is spent.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_llmbatch.core.by_row import CHOICES, Own, RowChoices
 from dagster_llmbatch.core.cyclic_gc import cyclic_gc_paused
-from dagster_llmbatch.core.identity import Fingerprints, canonical_json, digest
-from dagster_llmbatch.core.prompt import PromptRenderer, RenderFailure, compile_prompt
+from dagster_llmbatch.core.identity import canonical_json, digest
+from dagster_llmbatch.core.prompt import Rendered, RenderFailure, compile_prompt
 from dagster_llmbatch.core.recipe import FORMAT_VERSION, Recipe
+from dagster_llmbatch.core.requests import (
+    CONTENT,
+    FINGERPRINT,
+    MODEL,
+    PARAMS,
+    PROBLEM,
+    PROMPT,
+    ROW_ID,
+    SYSTEM,
+    Askings,
+)
 from dagster_llmbatch.core.tables import open_rows
-from dagster_llmbatch.errors import InputError
+from dagster_llmbatch.errors import ConfigurationError, InputError, NotBatchCapableError
 from dagster_llmbatch.ledger.segments import SegmentStore
+from dagster_llmbatch.providers import content
+from dagster_llmbatch.providers.content import Content, Part
 from dagster_llmbatch.providers.contract import BatchProvider, RequestEncoder, RequestTemplate
 
-ROW_ID, PROMPT, FINGERPRINT, PROBLEM = "llm_row_id", "llm_prompt", "llm_fingerprint", "llm_problem"
 PLAN_FIELDS = (
     pa.field(ROW_ID, pa.string()),
     pa.field(PROMPT, pa.large_string()),
@@ -29,6 +42,10 @@ PLAN_FIELDS = (
     pa.field(PROBLEM, pa.string()),
 )
 """The plan segment's columns after the kept input columns. `llm_problem` says why a row cannot be sent."""
+CONTENT_FIELD = pa.field(CONTENT, pa.large_string())
+"""JSON of a prompt's content parts, in plans whose prompt is a function; null where the prompt is text."""
+CHOICE_FIELDS = (pa.field(MODEL, pa.string()), pa.field(SYSTEM, pa.large_string()), pa.field(PARAMS, pa.large_string()))
+"""What rows choose themselves, in plans where they may."""
 BLOCK_ROWS = 8192
 """Rows worked on at a time."""
 EXAMPLES = 5
@@ -69,15 +86,18 @@ def plan_rows(
     where = f"{recipe.asset}, partition {partition}" if partition else recipe.asset
     reader = open_rows(rows, asset=where)
     kept = _kept_columns(recipe, reader.schema, where)
-    renderer = compile_prompt(recipe.prompt, reader.schema, asset=where)
     template = request_template(recipe)
-    encoder = provider.encoder(template)
-    fingerprints = Fingerprints(encoder.identity)
-    too_large = TooLarge(encoder, provider.limits.max_bytes)
-    schema = pa.schema([*(reader.schema.field(name) for name in kept), *PLAN_FIELDS])
+    rows_planned = _RowPlanner(recipe, Askings(provider, template), provider, reader.schema, where)
+    schema = pa.schema([*(reader.schema.field(name) for name in kept), *rows_planned.fields])
     with segments.writer("plan", schema, row_group_rows=BLOCK_ROWS, where=where) as writer:
-        for block in _plan_blocks(reader, recipe, renderer, fingerprints, too_large, kept, schema, where):
-            writer.write(block)
+        first = 0
+        for incoming in reader:
+            for at in range(0, incoming.num_rows, BLOCK_ROWS):
+                block = incoming.slice(at, BLOCK_ROWS)
+                row_ids = _row_ids(block, recipe.id_column, first, where)
+                arrays = [*(block.column(name) for name in kept), row_ids, *rows_planned.plan(block, row_ids)]
+                writer.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
+                first += block.num_rows
     if recipe.id_column is not None:
         try:
             _refuse_repeated(segments.table(writer.name, columns=[ROW_ID]).column(ROW_ID), recipe.id_column, where)
@@ -98,13 +118,100 @@ def plan_rows(
         "output": recipe.output.to_json(),
         "kept": kept,
         "id_column": recipe.id_column,
+        **({"extras": list(recipe.extras)} if recipe.extras else {}),
     }
     return Plan(writer.name, digest(writer.digest, canonical_json(settings)), writer.rows, settings)
 
 
-def stored_template(settings: "Mapping[str, Any]") -> RequestTemplate:
-    """The request template a plan was made with."""
-    return RequestTemplate(**settings["template"])
+class _RowPlanner:
+    """Prompts, fingerprints and problems of blocks of rows."""
+
+    def __init__(
+        self, recipe: Recipe, askings: Askings, provider: BatchProvider, columns: pa.Schema, where: str
+    ) -> None:
+        self._renderer = compile_prompt(recipe.prompt, columns, asset=where)
+        self._choices = RowChoices(recipe.by_row, columns, provider=recipe.provider, asset=where)
+        self._askings = askings
+        self._provider = provider
+        self._where = where
+        self._has_parts = callable(recipe.prompt)
+        self._has_choices = bool(recipe.by_row)
+        self._choice_fields = dict(zip(CHOICES, CHOICE_FIELDS, strict=True)) if recipe.by_row else {}
+        self._too_large = TooLarge(askings.shared.encoder, provider.limits.max_bytes)
+        self.fields = (
+            *PLAN_FIELDS,
+            *([CONTENT_FIELD] if self._has_parts else []),
+            *self._choice_fields.values(),
+        )
+
+    def plan(self, block: pa.RecordBatch, row_ids: pa.Array) -> "list[pa.Array]":
+        """The columns of `fields` after the row id."""
+        rendered = self._renderer.render(block)
+        chosen = self._choices.read(block) if self._has_choices else []
+        if chosen:
+            problems = [
+                self._problem_of(*row, row_ids) for row in zip(range(len(rendered)), rendered, chosen, strict=True)
+            ]
+        else:
+            problems = [self._problem(at, found, row_ids) for at, found in enumerate(rendered)]
+        texts = [found if isinstance(found, str) else None for found in rendered]
+        parts = [content.to_json(found) if isinstance(found, tuple) else None for found in rendered]
+        # Arrow first: it leaves each text its UTF-8, which the fingerprint would else make once more
+        made = [pa.array(texts, pa.large_string())]
+        made.append(pa.array(self._fingerprints(texts, parts, chosen, problems), pa.string()))
+        made.append(pa.array(problems, pa.string()))
+        made += [pa.array(parts, pa.large_string())] if self._has_parts else []
+        made += [pa.array([getattr(own, n) for own in chosen], f.type) for n, f in self._choice_fields.items()]
+        return made
+
+    def _fingerprints(
+        self,
+        texts: "list[str | None]",
+        parts: "list[str | None]",
+        chosen: "list[Own]",
+        problems: "list[str | None]",
+    ) -> "list[str | None]":
+        shared = self._askings.shared.fingerprints
+        found: list[str | None] = []
+        for at, (text, described) in enumerate(zip(texts, parts, strict=True)):
+            by = shared
+            if chosen and problems[at] is None:
+                by = self._askings.of(*chosen[at].choices).fingerprints
+            if described is not None:
+                found.append(by.of_parts(described))
+            else:
+                found.append(None if text is None else by.of(text))
+        return found
+
+    def _problem_of(self, at: int, rendered: Rendered, own: Own, row_ids: pa.Array) -> "str | None":
+        """Why a row that may choose cannot be sent, or None."""
+        if own.problem is not None:
+            return own.problem
+        try:
+            asking = self._askings.of(*own.choices)
+        except ConfigurationError:
+            return "row_params holds what dagster_llmbatch sets itself, or what cannot be batched"
+        found = self._problem(at, rendered, row_ids)
+        if found is None and asking is not self._askings.shared and isinstance(rendered, str):
+            return TooLarge(asking.encoder, self._provider.limits.max_bytes).problem(rendered)
+        return found
+
+    def _problem(self, at: int, rendered: Rendered, row_ids: pa.Array) -> "str | None":
+        """Why the row cannot be sent, or None. Raises NotBatchCapableError for parts that no batch here takes."""
+        if isinstance(rendered, str):
+            return self._too_large.problem(rendered)
+        if isinstance(rendered, RenderFailure):
+            return rendered.reason
+        return self._too_large.problem_of_parts(self._checked_parts(rendered, row_ids[at]))
+
+    def _checked_parts(self, parts: "tuple[Part, ...]", row_id: Any) -> "tuple[Part, ...]":
+        strange = sorted({part.kind.value for part in parts if part.kind not in self._provider.limits.batch_parts})
+        if strange:
+            raise NotBatchCapableError(
+                f"{self._where}, row {row_id}: the prompt has {', '.join(strange)}, which {self._provider.name} takes in no "
+                "batch. Nothing was spent. Give the part in a form it takes, or another model or batch_provider."
+            )
+        return parts
 
 
 class TooLarge:
@@ -122,8 +229,13 @@ class TooLarge:
 
     def problem(self, prompt: str) -> "str | None":
         """Why the request cannot be sent, or None."""
-        if len(prompt) <= self._surely_fits:
-            return None
+        return None if len(prompt) <= self._surely_fits else self._measured(prompt)
+
+    def problem_of_parts(self, parts: "tuple[Part, ...]") -> "str | None":
+        """Why a request with content parts cannot be sent, or None."""
+        return self._measured(parts)
+
+    def _measured(self, prompt: Content) -> "str | None":
         size = len(self._encoder.line(self.LONGEST_CUSTOM_ID, prompt))
         return None if size <= self._max_bytes else f"{TOO_LARGE}: {size:,} bytes, the limit is {self._max_bytes:,}"
 
@@ -146,39 +258,6 @@ def _kept_columns(recipe: Recipe, schema: pa.Schema, where: str) -> "list[str]":
             "columns to carry over in keep_columns."
         )
     return names
-
-
-def _plan_blocks(
-    reader: pa.RecordBatchReader,
-    recipe: Recipe,
-    renderer: PromptRenderer,
-    fingerprints: Fingerprints,
-    too_large: "TooLarge",
-    kept: "list[str]",
-    schema: pa.Schema,
-    where: str,
-) -> "Iterator[pa.RecordBatch]":
-    first = 0
-    for incoming in reader:
-        for at in range(0, incoming.num_rows, BLOCK_ROWS):
-            block = incoming.slice(at, BLOCK_ROWS)
-            row_ids = _row_ids(block, recipe.id_column, first, where)
-            prompts: list[str | None] = []
-            problems: list[str | None] = []
-            for rendered in renderer.render(block):
-                if isinstance(rendered, RenderFailure):
-                    prompts.append(None)
-                    problems.append(rendered.reason)
-                else:
-                    prompts.append(rendered)
-                    problems.append(too_large.problem(rendered))
-            # Arrow first: it leaves each text its UTF-8, which the fingerprint would else make once more
-            stored = pa.array(prompts, pa.large_string())
-            found = [None if prompt is None else fingerprints.of(prompt) for prompt in prompts]
-            arrays = [block.column(name) for name in kept]
-            arrays += [row_ids, stored, pa.array(found, pa.string()), pa.array(problems, pa.string())]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-            first += block.num_rows
 
 
 def _row_ids(block: pa.RecordBatch, id_column: "str | None", first: int, where: str) -> pa.Array:

@@ -19,8 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dagster_llmbatch.core.text_forms import is_binary, text_of, texts_of, values_of
 from dagster_llmbatch.errors import ConfigurationError, InputError
-
-Prompt = str | Callable[[dict[str, Any]], str]
+from dagster_llmbatch.providers.content import Content, DocumentPart, ImagePart, TextPart
 
 EMPTY = "the prompt is empty"
 NOT_UNICODE = "the prompt holds a lone surrogate, which no provider accepts"
@@ -33,13 +32,18 @@ class RenderFailure:
     reason: str
 
 
+Prompt = str | Callable[[dict[str, Any]], Any]
+"""A template, or a function of the row that returns text, a content part or a list of parts."""
+Rendered = Content | RenderFailure
+
+
 class PromptRenderer(Protocol):
     """Renders the rows of a batch, in order."""
 
     columns: "tuple[str, ...]"
     """The columns it reads."""
 
-    def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+    def render(self, batch: pa.RecordBatch) -> "list[Rendered]":
         """One prompt, or the reason for none, a row."""
         ...
 
@@ -141,11 +145,11 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _checked(prompt: str) -> "str | RenderFailure":
+def _checked(prompt: str) -> "Rendered":
     return _not_empty(prompt) if _is_unicode(prompt) else RenderFailure(NOT_UNICODE)
 
 
-def _not_empty(prompt: str) -> "str | RenderFailure":
+def _not_empty(prompt: str) -> "Rendered":
     return RenderFailure(EMPTY) if not prompt or prompt.isspace() else prompt
 
 
@@ -154,21 +158,21 @@ class _ByRow(ABC):
 
     columns: "tuple[str, ...]"
 
-    def render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+    def render(self, batch: pa.RecordBatch) -> "list[Rendered]":
         """One prompt, or the reason for none, a row."""
         try:
             return self._render(batch)
         except (ValueError, OverflowError, TypeError):
             return [self._alone(batch.slice(at, 1)) for at in range(batch.num_rows)]
 
-    def _alone(self, row: pa.RecordBatch) -> "str | RenderFailure":
+    def _alone(self, row: pa.RecordBatch) -> "Rendered":
         try:
             return self._render(row)[0]
         except (ValueError, OverflowError, TypeError) as error:
             return RenderFailure(f"a value has no text form ({type(error).__name__})")
 
     @abstractmethod
-    def _render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]": ...
+    def _render(self, batch: pa.RecordBatch) -> "list[Rendered]": ...
 
 
 class _Concatenation(_ByRow):
@@ -181,7 +185,7 @@ class _Concatenation(_ByRow):
         )
         self._order = [text for is_column, text in parts if is_column]
 
-    def _render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+    def _render(self, batch: pa.RecordBatch) -> "list[Rendered]":
         if not self._order:
             return [_not_empty(self._form.format())] * batch.num_rows
         texts = {name: texts_of(batch.column(name)) for name in self.columns}
@@ -196,12 +200,12 @@ class _Template(_ByRow):
         self.columns = columns
         self._template = _environment(columns).from_string(prompt)
 
-    def _render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+    def _render(self, batch: pa.RecordBatch) -> "list[Rendered]":
         values = [values_of(batch.column(name)) for name in self.columns]
         rows = zip(*values, strict=True) if values else ((),) * batch.num_rows
         return [self._one(dict(zip(self.columns, row, strict=True))) for row in rows]
 
-    def _one(self, row: "Mapping[str, Any]") -> "str | RenderFailure":
+    def _one(self, row: "Mapping[str, Any]") -> "Rendered":
         try:
             return _checked(self._template.render(row))
         except Exception as error:  # whatever a template does to one row is that row's failure alone
@@ -211,20 +215,38 @@ class _Template(_ByRow):
 class _Function(_ByRow):
     """A user's function of the row."""
 
-    def __init__(self, function: "Callable[[dict[str, Any]], str]", columns: "tuple[str, ...]") -> None:
+    def __init__(self, function: "Callable[[dict[str, Any]], Any]", columns: "tuple[str, ...]") -> None:
         self.columns = columns
         self._function = function
 
-    def _render(self, batch: pa.RecordBatch) -> "list[str | RenderFailure]":
+    def _render(self, batch: pa.RecordBatch) -> "list[Rendered]":
         values = [values_of(column) for column in batch.columns]
         rows = zip(*values, strict=True) if values else ((),) * batch.num_rows
         return [self._one(dict(zip(self.columns, row, strict=True))) for row in rows]
 
-    def _one(self, row: "dict[str, Any]") -> "str | RenderFailure":
+    def _one(self, row: "dict[str, Any]") -> "Rendered":
         try:
             prompt = self._function(row)
         except Exception as error:  # whatever the function does to one row is that row's failure alone
             return RenderFailure(f"the prompt function failed ({type(error).__name__})")
-        if not isinstance(prompt, str):
-            return RenderFailure(f"the prompt function returned {type(prompt).__name__}, not text")
-        return _checked(prompt)
+        if isinstance(prompt, str):
+            return _checked(prompt)
+        return _checked_parts([prompt] if isinstance(prompt, PARTS) else prompt)
+
+
+PARTS = (TextPart, ImagePart, DocumentPart)
+
+
+def _checked_parts(given: Any) -> "Rendered":
+    if not isinstance(given, (list, tuple)):
+        return RenderFailure(f"the prompt function returned {type(given).__name__}, not text or content parts")
+    parts = tuple(TextPart(part) if isinstance(part, str) else part for part in given)
+    strange = next((type(part).__name__ for part in parts if not isinstance(part, PARTS)), None)
+    if strange is not None:
+        return RenderFailure(f"the prompt function returned a list with {strange}, which is no content part")
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    if not all(_is_unicode(text) for text in texts):
+        return RenderFailure(NOT_UNICODE)
+    if len(texts) == len(parts):  # text alone is a text prompt, whatever it was given as
+        return _not_empty("".join(texts))
+    return parts

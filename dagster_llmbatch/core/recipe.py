@@ -1,11 +1,12 @@
 """What an asset asks of a model, and the rules about money it does that under. Plain values."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dagster_llmbatch.core.by_row import ByRow
 from dagster_llmbatch.core.identity import canonical_json, digest
-from dagster_llmbatch.core.prompt import prompt_source
+from dagster_llmbatch.core.prompt import Prompt, prompt_source
 from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.schemas.output import OutputSchema
 
@@ -22,13 +23,17 @@ class Recipe:
     provider: str
     model: str
     """The provider's model id, without the provider prefix."""
-    prompt: "str | Callable[[dict[str, Any]], str]"
+    prompt: Prompt
     output: OutputSchema
     system: "str | None" = None
     params: "Mapping[str, Any]" = field(default_factory=dict)
     id_column: "str | None" = None
     keep_columns: "tuple[str, ...] | None" = None
     """Input columns carried into the result; None: all."""
+    by_row: "Mapping[str, ByRow]" = field(default_factory=dict)
+    """What rows choose themselves, by `row_model`, `row_system` and `row_params`."""
+    extras: "tuple[str, ...]" = ()
+    """Further fields of the reply that become columns: names of providers.contract.EXTRAS."""
 
     def code_version(self) -> str:
         """A digest of what would change the answers: model, prompt, system, params, output schema, our format."""
@@ -46,6 +51,8 @@ class Recipe:
             self.system or "",
             params,
             self.output.digest,
+            *(part for name in sorted(self.by_row) for part in (name, prompt_source(self.by_row[name]))),
+            *self.extras,
         )[:32]
 
 
@@ -70,6 +77,9 @@ class Policy:
     """Below the provider's own limit; None: the provider's."""
     look_again: "tuple[float, ...]" = (0.0, 5.0, 15.0)
     """Waits between looks for a batch whose create call gave no clear answer."""
+    on_reclaim: str = "adopt"
+    """What to do about a batch that may be ours and cannot be proven: `adopt` buys nothing until it is, `resubmit` buys
+    again, at the risk of paying twice."""
 
     def next_poll(self, interval: "float | None") -> float:
         """The next poll interval after one of `interval` seconds; None: the first."""

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, TOKEN_FIELDS, OutcomeCursor
-from dagster_llmbatch.core.plan import BLOCK_ROWS, FINGERPRINT, PROBLEM, ROW_ID, TOO_LARGE
+from dagster_llmbatch.core.plan import BLOCK_ROWS, TOO_LARGE
+from dagster_llmbatch.core.requests import FINGERPRINT, MODEL, PROBLEM, ROW_ID
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers.contract import ErrorCategory, OutcomeKind
@@ -50,8 +51,8 @@ STATUSES = (SUCCEEDED, FAILED, REVIEW)
 SAMPLES = 5
 """Row ids kept as examples for each error name."""
 
-Price = Callable[[str, "str | None", Sequence["int | None"]], "float | None"]
-"""(model asked for, model that answered, input, output, cached and cache-write tokens) to USD; None where unknown."""
+Price = Callable[[str, str, "str | None", Sequence["int | None"]], "float | None"]
+"""(provider, model asked for, model that answered, the tokens of PRICED) to USD; None where unknown."""
 
 
 @dataclass
@@ -90,9 +91,14 @@ class Summary:
         }
 
 
-def results_schema(kept: pa.Schema, output: OutputSchema) -> pa.Schema:
+def system_fields(extras: "Sequence[str]" = ()) -> "tuple[pa.Field, ...]":
+    """The system columns of an asset that asks for these EXTRAS."""
+    return (*SYSTEM_FIELDS, *(pa.field(f"llm_{name}", pa.large_string()) for name in extras))
+
+
+def results_schema(kept: pa.Schema, output: OutputSchema, extras: "Sequence[str]" = ()) -> pa.Schema:
     """The schema of the results table: the same in every partition, also of an empty or all-failed one."""
-    return pa.schema([*kept, *output.arrow_schema, *SYSTEM_FIELDS])
+    return pa.schema([*kept, *output.arrow_schema, *system_fields(extras)])
 
 
 class ResultsWriter:
@@ -115,6 +121,7 @@ class ResultsWriter:
         self._segments = segments
         self._price = price
         self._run_id = run_id
+        self._system = system_fields(entry.settings.get("extras", ()))
         self.summary = Summary()
 
     def write(self) -> str:
@@ -122,9 +129,9 @@ class ResultsWriter:
         kept_names = self._entry.settings["kept"]
         plan_schema = self._segments.schema(self._entry.plan_segment)
         kept = pa.schema([plan_schema.field(name) for name in kept_names])
-        schema = results_schema(kept, self._output)
+        schema = pa.schema([*kept, *self._output.arrow_schema, *self._system])
         cursors = [OutcomeCursor(self._segments, b.outcomes_segment) for b in self._batches if b.outcomes_segment]
-        columns = [*kept_names, ROW_ID, FINGERPRINT, PROBLEM]
+        columns = [*kept_names, ROW_ID, FINGERPRINT, PROBLEM, *([MODEL] if MODEL in plan_schema.names else [])]
         first = 0
         with self._segments.writer("results", schema, row_group_rows=BLOCK_ROWS) as writer:
             for block in self._segments.batches(self._entry.plan_segment, columns=columns):
@@ -146,6 +153,7 @@ class ResultsWriter:
         taken = outcomes.take(pa.array(final, mask=final < 0)).combine_chunks()
         kept = len(self._entry.settings["kept"])
         row_ids, fingerprints, problems = (block.column(kept + i) for i in range(3))
+        models = self._models(block)
         answers, verdicts = self._verdicts(row_ids, problems, taken)
         status, validated, error, name, category, raw = verdicts
         self.summary.rows += rows
@@ -157,18 +165,18 @@ class ResultsWriter:
             "llm_validated": validated,
             "llm_attempts": attempts,
             "llm_provider": pa.repeat(settings["provider"], rows),
-            "llm_model": pc.coalesce(taken.column("model"), pa.scalar(settings["template"]["model"])),
+            "llm_model": pc.coalesce(taken.column("model"), models),
             "llm_error": error,
             "llm_error_name": name,
             "llm_error_category": category,
             "llm_raw": raw,
-            "llm_cost_usd": self._costs(at, outcomes, rows),
+            "llm_cost_usd": self._costs(at, outcomes, models),
             "llm_fingerprint": fingerprints,
             "llm_schema_hash": pa.repeat(self._output.digest, rows),
             "llm_run_id": pa.repeat(self._run_id, rows),
         }
         made = self._output.to_arrow(answers)
-        for wanted in SYSTEM_FIELDS:
+        for wanted in self._system:
             column = system[wanted.name] if wanted.name in system else taken.column(wanted.name.removeprefix("llm_"))
             made.append(_array(column, wanted.type))
         return made
@@ -200,22 +208,31 @@ class ResultsWriter:
             return [[] for _ in nothing], [[] for _ in range(6)]
         return list(zip(*answers, strict=True)), list(zip(*verdicts, strict=True))
 
-    def _costs(self, at: "np.ndarray", outcomes: pa.Table, rows: int) -> "list[float | None]":
+    def _models(self, block: pa.RecordBatch) -> pa.Array:
+        """The model each row was asked of."""
+        asset = pa.repeat(self._entry.settings["template"]["model"], block.num_rows)
+        return pc.coalesce(block.column(MODEL), asset) if MODEL in block.schema.names else asset
+
+    def _costs(self, at: "np.ndarray", outcomes: pa.Table, models: pa.Array) -> "list[float | None]":
         """The sum over each row's attempts, failed ones too; None as soon as one of them is unknown."""
         reused = pc.equal(outcomes.column("lane"), "reused")
         self.summary.reused_rows += pc.sum(reused).as_py() or 0
         # a reused answer was paid for, and counted, by the older generation
         paid = pc.and_not(pc.is_in(outcomes.column("kind"), pa.array(_PAID)), reused)
-        billed = outcomes.select(["model", *TOKEN_FIELDS]).filter(paid)
+        billed = outcomes.select(["cost_usd", "model", *TOKEN_FIELDS]).filter(paid)
         for name in TOKEN_FIELDS:
             self.summary.tokens[name] += pc.sum(billed.column(name)).as_py() or 0
         unknown = pc.and_(pc.is_null(billed.column("input_tokens")), pc.is_null(billed.column("output_tokens")))
         self.summary.unknown_tokens += pc.sum(unknown).as_py() or 0
-        costs: list[float | None] = [0.0] * rows
-        model, price = self._entry.settings["template"]["model"], self._price
-        columns = (_values(billed.column(name)) for name in PRICED)
-        for row, answered_by, *tokens in zip(at[paid.to_numpy()].tolist(), *columns, strict=True):
-            cost, before = price(model, answered_by, tokens), costs[row]
+        costs: list[float | None] = [0.0] * len(models)
+        provider, price = self._entry.settings["provider"], self._price
+        rows = at[paid.to_numpy()]
+        asked = models.take(pa.array(rows)).to_pylist()
+        columns = (_values(billed.column(name)) for name in ("cost_usd", *PRICED))
+        for row, asked_for, said, answered_by, *tokens in zip(rows.tolist(), asked, *columns, strict=True):
+            # what the provider itself says it cost comes before any price list
+            cost = price(provider, asked_for, answered_by, tokens) if said is None else said
+            before = costs[row]
             self.summary.cost_usd += cost or 0.0
             costs[row] = None if cost is None or before is None else before + cost
         self.summary.unpriced_rows += sum(cost is None for cost in costs)

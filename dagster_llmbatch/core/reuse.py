@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from dagster_llmbatch.core.identity import CustomIds
 from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, REQUEST_SCHEMA
-from dagster_llmbatch.core.plan import BLOCK_ROWS, FINGERPRINT, ROW_ID
+from dagster_llmbatch.core.plan import BLOCK_ROWS
+from dagster_llmbatch.core.requests import FINGERPRINT, ROW_ID
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers.contract import OutcomeKind

@@ -6,7 +6,7 @@ import numpy as np
 
 from dagster_llmbatch.core.decide import RowTally
 from dagster_llmbatch.core.outcomes import PAID_FINAL
-from dagster_llmbatch.core.plan import PROBLEM
+from dagster_llmbatch.core.requests import PROBLEM
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 

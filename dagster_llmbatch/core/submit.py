@@ -17,20 +17,25 @@ import pyarrow as pa
 from dagster_llmbatch.core.chunks import Chunk, split
 from dagster_llmbatch.core.identity import CustomIds, external_key
 from dagster_llmbatch.core.outcomes import REQUEST_SCHEMA
-from dagster_llmbatch.core.plan import BLOCK_ROWS, FINGERPRINT, PROMPT, ROW_ID, stored_template
+from dagster_llmbatch.core.plan import BLOCK_ROWS
 from dagster_llmbatch.core.recipe import Policy
+from dagster_llmbatch.core.requests import FINGERPRINT, ROW_ID, PlannedRequests
 from dagster_llmbatch.core.row_states import RowStates
 from dagster_llmbatch.errors import (
     AmbiguousCreateError,
+    BatchNotAdoptableError,
+    BatchUnprovenError,
     LeaseLostError,
     QueueFullError,
+    QuotaExhaustedError,
     RateLimitedError,
+    RejectedError,
     TransientProviderError,
 )
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
-from dagster_llmbatch.providers.contract import BatchProvider, BatchStatus, RequestEncoder, Search, Uploaded
+from dagster_llmbatch.providers.contract import BatchProvider, BatchStatus, RequestTemplate, Search, Uploaded
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +46,14 @@ class Owner:
 
     run_id: str
     fence: int
+
+
+@dataclass(frozen=True)
+class Later:
+    """Whether a batch exists cannot be said before `until` (unix seconds)."""
+
+    reason: str
+    until: float
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,8 @@ class Submitter:
         wanted = states.unsent(self.policy.max_attempts) if wave == max(self.entry.wave, 1) else None
         chosen = states.pending(self.policy.max_attempts) if wanted is None else wanted
         with tempfile.TemporaryDirectory(prefix="llmbatch-") as scratch:
-            requests = self._requests(chosen, states)
+            templates: dict[str, RequestTemplate] = {}
+            requests = self._requests(chosen, states, templates)
             limits = self.provider.limits
             folder = Path(scratch)
             for number, chunk in enumerate(
@@ -76,7 +90,7 @@ class Submitter:
             ):
                 if not isinstance(chunk, Chunk):
                     raise AssertionError(f"row {chunk.row} passed the plan and is too large for a batch")
-                accepted = self._send(self._intend(wave, number, chunk, states), chunk.path)
+                accepted = self._send(self._intend(wave, number, chunk, states), chunk.path, templates[chunk.group])
                 chunk.path.unlink()
                 if not accepted:
                     return
@@ -84,34 +98,42 @@ class Submitter:
     def adopt(self, batch: BatchRecord) -> None:
         """Find the batch of an intent without a handle; buy it only when the provider surely does not have it."""
         self._keep()
-        # the upload comes first and is recorded: without it nothing can have been created
-        status = self._look(batch, Uploaded(batch.refs), batch.intent_at) if batch.refs else None
-        if status is not None:
-            logger.info("adopted batch %s for %s.", status.handle.batch_id, self.entry.key.asset_key)
-            self._record_handle(batch, status)
-            return
+        if batch.create_at is not None:  # else nothing can have been created: the time is recorded before the call
+            status = self._search(batch, Uploaded(batch.refs), batch.create_at)
+            if isinstance(status, Later):
+                self.ledger.postpone(batch.id, status.reason, next_poll_at=status.until)
+                return
+            if status is not None:
+                logger.info("adopted batch %s for %s.", status.handle.batch_id, self.entry.key.asset_key)
+                self._record_handle(batch, status)
+                return
         with tempfile.TemporaryDirectory(prefix="llmbatch-") as scratch:
             path = Path(scratch) / "chunk.jsonl"
-            self._rebuild(batch, path)
-            self._send(batch, path)
+            self._send(batch, path, self._rebuild(batch, path))
 
-    def _requests(self, chosen: Any, states: RowStates) -> "Iterator[tuple[str, int, str, bytes]]":
-        template = stored_template(self.entry.settings)
-        encoder = self.provider.encoder(template)
+    def _planned(self) -> PlannedRequests:
+        entry = self.entry
+        return PlannedRequests(entry.settings, entry.plan_segment, provider=self.provider, segments=self.segments)
+
+    def _requests(
+        self, chosen: Any, states: RowStates, templates: "dict[str, RequestTemplate]"
+    ) -> "Iterator[tuple[str, int, str, bytes]]":
+        """(group, row, custom_id, line) of the chosen rows; `templates` gets one template of each group."""
         ids = CustomIds(self.entry.settings["namespace"])
-        first = 0
-        for block in self.segments.batches(self.entry.plan_segment, columns=[ROW_ID, PROMPT, FINGERPRINT]):
-            wanted = chosen[first : first + block.num_rows]
-            if wanted.any():
-                rows = np.flatnonzero(wanted)
-                attempts = states.sent[first + rows] + 1
-                columns = (block.column(i).take(pa.array(rows)).to_pylist() for i in range(3))
-                for row, attempt, row_id, prompt, fingerprint in zip(
-                    (first + rows).tolist(), attempts.tolist(), *columns, strict=True
-                ):
-                    custom_id = ids.of(row_id, fingerprint, attempt)
-                    yield template.model, row, custom_id, encoder.line(custom_id, prompt)
-            first += block.num_rows
+        for block in self._planned().blocks(ROW_ID, FINGERPRINT):
+            places = np.flatnonzero(chosen[block.first : block.first + block.table.num_rows])
+            if not len(places):
+                continue
+            rows = block.first + places
+            attempts = (states.sent[rows] + 1).tolist()
+            row_ids, fingerprints = (block.table.column(i).take(pa.array(places)).to_pylist() for i in range(2))
+            named = zip(rows.tolist(), attempts, row_ids, fingerprints, strict=True)
+            for (row, attempt, row_id, fingerprint), (asking, prompt) in zip(
+                named, block.requests(places.tolist()), strict=True
+            ):
+                custom_id = ids.of(row_id, fingerprint, attempt)
+                templates.setdefault(asking.group, asking.template)
+                yield asking.group, row, custom_id, asking.encoder.line(custom_id, prompt)
 
     def _intend(self, wave: int, number: int, chunk: Chunk, states: RowStates) -> BatchRecord:
         with self.segments.writer("requests", REQUEST_SCHEMA, row_group_rows=BLOCK_ROWS) as writer:
@@ -138,50 +160,72 @@ class Submitter:
             requests_segment=writer.name,
         )
 
-    def _rebuild(self, batch: BatchRecord, path: Path) -> None:
-        """Write the request lines of a recorded intent again, from the plan as it was stored."""
-        encoder: RequestEncoder = self.provider.encoder(stored_template(self.entry.settings))
+    def _rebuild(self, batch: BatchRecord, path: Path) -> RequestTemplate:
+        """Write the request lines of a recorded intent again, from the plan as it was stored; returns one's template."""
         sent = self.segments.table(batch.requests_segment, columns=["row", "custom_id"])
         wanted = dict(zip(*(column.to_pylist() for column in sent.columns), strict=True))
-        first = 0
+        template: RequestTemplate | None = None
         with path.open("wb") as out:
-            for block in self.segments.batches(self.entry.plan_segment, columns=[PROMPT]):
-                for at, prompt in enumerate(block.column(0).to_pylist()):
-                    custom_id = wanted.get(first + at)
-                    if custom_id is not None:
-                        out.write(encoder.line(custom_id, prompt))
-                first += block.num_rows
+            for block in self._planned().blocks():
+                places = [at for at in range(block.table.num_rows) if block.first + at in wanted]
+                for at, (asking, prompt) in zip(places, block.requests(places), strict=True):
+                    template = template or asking.template
+                    out.write(asking.encoder.line(wanted[block.first + at], prompt))
+        if template is None:
+            raise AssertionError(f"batch record {batch.id} has no requests")
+        return template
 
-    def _send(self, batch: BatchRecord, path: Path) -> bool:
+    def _send(self, batch: BatchRecord, path: Path, template: RequestTemplate) -> bool:
         """Upload and create. Returns False where the provider's queue or rate limit says: later."""
         if batch.phase is BatchPhase.SUBMITTED:
             return True
         uploaded = self.provider.upload(path, external_key=batch.external_key)
         self._keep()
-        self.ledger.record_upload(batch.id, uploaded.refs)
-        self._keep()  # right before the money: the owner proves that nobody took over
         started = self.now()
+        self.ledger.record_upload(batch.id, uploaded.refs, create_at=started)
+        self._keep()  # right before the money: the owner proves that nobody took over
         try:
-            status = self.provider.create(
-                path, uploaded, template=stored_template(self.entry.settings), external_key=batch.external_key
-            )
+            status = self.provider.create(path, uploaded, template=template, external_key=batch.external_key)
         except (QueueFullError, RateLimitedError) as error:
             wait = max(self.policy.queue_wait, error.retry_after or 0)
-            self.ledger.postpone(batch.id, str(error), next_poll_at=self.now() + wait)
+            self.ledger.record_refused(batch.id, str(error), next_poll_at=self.now() + wait)
             return False
         except TransientProviderError as error:  # the connection was never made
-            self.ledger.postpone(batch.id, str(error), next_poll_at=self.now() + self.policy.poll_first)
+            self.ledger.record_refused(batch.id, str(error), next_poll_at=self.now() + self.policy.poll_first)
             return False
+        except (RejectedError, QuotaExhaustedError) as error:
+            self.ledger.record_refused(batch.id, str(error), next_poll_at=self.now())
+            raise
         except AmbiguousCreateError as error:
             logger.warning("the create call gave no clear answer (%s); looking for the batch.", type(error).__name__)
-            status = self._look(batch, uploaded, started)
-            if status is None:
+            found = self._search(batch, uploaded, started)
+            if found is None or isinstance(found, Later):
                 # not there yet is not never there: the next advance looks once more before it buys
-                next_look = self.now() + self.policy.poll_first
-                self.ledger.postpone(batch.id, str(error), next_poll_at=next_look)
+                until = found.until if found is not None else self.now() + self.policy.poll_first
+                self.ledger.postpone(batch.id, str(error), next_poll_at=until)
                 return False
+            status = found
         self._record_handle(batch, status)
         return True
+
+    def _search(self, batch: BatchRecord, uploaded: Uploaded, since: float) -> "BatchStatus | Later | None":
+        """Look for the batch that a create call at `since` may have made: there, nobody knows yet, or surely not there.
+
+        Raises BatchNotAdoptableError where one may be ours and can never be proven, unless that is accepted.
+        """
+        accepted = self.policy.on_reclaim == "resubmit"
+        try:
+            status = self._look(batch, uploaded, since)
+        except BatchUnprovenError as error:
+            return None if accepted else Later(str(error), self.now() + self.policy.poll_max)
+        except BatchNotAdoptableError:
+            if not accepted:
+                raise
+            return None
+        shown_by = since + self.provider.limits.appears_within
+        if status is None and self.now() < shown_by:
+            return Later(f"{self.provider.name} may not list the batch yet", shown_by)
+        return status
 
     def _look(self, batch: BatchRecord, uploaded: Uploaded, since: float) -> "BatchStatus | None":
         requests = self.segments.table(batch.requests_segment, columns=["custom_id"])

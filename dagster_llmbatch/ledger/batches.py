@@ -102,9 +102,10 @@ class Batches:
             collected_at=now,
         )
 
-    def record_upload(self, batch_id: str, refs: "Mapping[str, str]") -> None:
-        """Record what was uploaded, before the create call: from now on a batch may exist."""
-        if not self._change(batch_id, UNCLEAR, phase=BatchPhase.UPLOADED.value, refs=dict(refs)):
+    def record_upload(self, batch_id: str, refs: "Mapping[str, str]", *, create_at: float) -> None:
+        """Record what was uploaded, before the create call at `create_at`: from now on a batch may exist."""
+        changes = {"phase": BatchPhase.UPLOADED.value, "refs": dict(refs), "create_at": create_at}
+        if not self._change(batch_id, UNCLEAR, **changes):
             raise LedgerError(f"Batch record {batch_id} got a handle while its requests were uploaded again.")
 
     def known_batch_ids(self, provider: str) -> "list[str]":
@@ -113,8 +114,12 @@ class Batches:
         with self.database.read() as connection:
             return list(connection.execute(found).scalars())
 
+    def record_refused(self, batch_id: str, reason: str, *, next_poll_at: float) -> None:
+        """The provider provably made nothing of the create call: send it again at `next_poll_at`."""
+        self._change(batch_id, UNCLEAR, create_at=None, last_error=reason, next_poll_at=next_poll_at)
+
     def postpone(self, batch_id: str, reason: str, *, next_poll_at: float) -> None:
-        """The provider said later, or gave no clear answer: look again at `next_poll_at`."""
+        """The create call gave no clear answer: look again at `next_poll_at`."""
         self._change(batch_id, UNCLEAR, last_error=reason, next_poll_at=next_poll_at)
 
     def record_handle(

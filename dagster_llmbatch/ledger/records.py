@@ -87,6 +87,8 @@ class BatchRecord:
     intent_at: float
     refs: "Mapping[str, str]" = field(default_factory=dict)
     """What was uploaded, by name."""
+    create_at: "float | None" = None
+    """When the create call was made last; None: no call, or one that was provably refused."""
     batch_id: "str | None" = None
     handle: "Mapping[str, Any] | None" = None
     outcomes_segment: "str | None" = None

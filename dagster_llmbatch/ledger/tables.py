@@ -61,6 +61,7 @@ batches = sa.Table(
     sa.Column("ended_at", sa.Double),
     sa.Column("collected_at", sa.Double),
     sa.Column("deadline", sa.Double),
+    sa.Column("create_at", sa.Double),
 )
 sa.Index("llmbatch_batch_due", batches.c.phase, batches.c.next_poll_at)
 

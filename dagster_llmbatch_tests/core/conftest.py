@@ -22,4 +22,4 @@ def shop(simulator: SimulatorServer, tmp_path: Path) -> "Iterator[Shop]":
     found = Shop(simulator, tmp_path)
     yield found
     found.ledger.close()
-    found.work.provider.close()
+    found.provider.close()

@@ -183,7 +183,7 @@ def test_a_crash_at_any_step_pays_once(
     with monkeypatch.context() as patch:
         # a killed process releases no lease: it runs out
         patch.setattr(type(shop.ledger), "release", lambda *_args: None)
-        _kill_at(shop, patch, shop.work.ledger if part == "ledger" else shop.work.provider, name, after=after)
+        _kill_at(shop, patch, shop.work.ledger if part == "ledger" else shop.provider, name, after=after)
         entry, _ = shop.open("r1")
         with pytest.raises(_Killed):
             shop.finish(entry, "r1")
@@ -257,7 +257,7 @@ def test_a_changed_kept_column_buys_nothing(shop: Shop) -> None:
 def test_an_owner_slower_than_its_lease_buys_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lease runs out during the upload, another run takes over: the slow one stops before the paid call."""
     entry, _ = shop.open("r1")
-    real = shop.work.provider.upload
+    real = shop.provider.upload
     taken = []
 
     def slow(*args: object, **kwargs: object) -> object:
@@ -269,7 +269,7 @@ def test_an_owner_slower_than_its_lease_buys_nothing(shop: Shop, monkeypatch: py
             assert isinstance(shop.advance(other, "r2"), Waiting)
         return found
 
-    monkeypatch.setattr(shop.work.provider, "upload", slow)
+    monkeypatch.setattr(shop.provider, "upload", slow)
     assert isinstance(shop.advance(entry, "r1"), Waiting)
     assert shop.simulator.book.batches == 1
 
@@ -286,8 +286,8 @@ def test_no_rows_is_an_empty_table_with_the_right_schema(shop: Shop) -> None:
 
 def test_an_oversized_row_fails_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row over the provider's limit is never sent; the others are."""
-    limits = type(shop.work.provider.limits)(2, 3000, 86400, 1, 1, "test", "test")
-    monkeypatch.setattr(type(shop.work.provider), "limits", limits)
+    limits = type(shop.provider.limits)(2, 3000, 86400, 1, 1, "test", "test")
+    monkeypatch.setattr(type(shop.provider), "limits", limits)
     entry, _ = shop.open("r1", table(5, lambda i: "x" * 4000 if i == 2 else f"ticket {i}"))
     found = shop.results(shop.finish(entry, "r1"))
     assert found.column("llm_error_name").to_pylist() == [None, None, "row_too_large", None, None]

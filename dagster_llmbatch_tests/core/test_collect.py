@@ -1,7 +1,7 @@
 """Results joined to requests by custom_id: one outcome a row, whatever the provider's files hold."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ def test_whatever_was_paid_for_beats_an_error(kind: OutcomeKind) -> None:
         (
             status(BatchState.FAILED, queue_full=True),
             OutcomeKind.PROVIDER_ERROR,
-            ErrorCategory.RATE_LIMIT,
+            ErrorCategory.QUEUE_FULL,
             True,
             False,
         ),
@@ -154,7 +154,7 @@ class Files:
         self._outcomes, self._then = outcomes, then
         self.read = 0
 
-    def outcomes(self, status: BatchStatus) -> "Iterator[Outcome]":
+    def outcomes(self, status: BatchStatus, *, extras: "Collection[str]" = ()) -> "Iterator[Outcome]":
         """The outcomes, then the error."""
         self.read += 1
         yield from self._outcomes

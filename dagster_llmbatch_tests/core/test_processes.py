@@ -29,13 +29,13 @@ class _Remote:
 def _submit(base_url: str, folder: str, url: "str | None", run_id: str, barrier: Any, die_after: "str | None") -> None:
     shop = Shop(_Remote(base_url), Path(folder), url, look_again=(0.0, 0.2), poll_first=0.2)  # type: ignore[arg-type]
     if die_after is not None:
-        real = getattr(shop.work.provider, die_after)
+        real = getattr(shop.provider, die_after)
 
         def dying(*args: Any, **kwargs: Any) -> None:
             real(*args, **kwargs)
             os._exit(9)
 
-        setattr(shop.work.provider, die_after, dying)
+        setattr(shop.provider, die_after, dying)
     if barrier is not None:
         barrier.wait(WAIT)
     entry, _ = shop.open(run_id)

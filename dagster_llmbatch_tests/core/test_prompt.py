@@ -234,7 +234,7 @@ def test_a_functions_failures_are_the_rows() -> None:
 
     found = render(ask, n=[0, 1, 2, 3])
     assert found[0] == RenderFailure("the prompt function failed (ValueError)")
-    assert found[1] == RenderFailure("the prompt function returned NoneType, not text")
+    assert found[1] == RenderFailure("the prompt function returned NoneType, not text or content parts")
     assert found[2:] == [RenderFailure(NOT_UNICODE), "ok"]
 
 

@@ -47,12 +47,13 @@ class Shop:
         self.simulator = simulator
         self.sleeps: list[float] = []
         self.ledger = Ledger(url or f"sqlite:///{folder / 'ledger.db'}")
+        self.provider = OpenAIBatchProvider(api_key="sk-test", base_url=simulator.base_url, sleep=lambda _: None)
         self.work = Workplace(
-            provider=OpenAIBatchProvider(api_key="sk-test", base_url=simulator.base_url, sleep=lambda _: None),
+            provider_of=lambda _: self.provider,
             ledger=self.ledger,
             segments=SegmentStore(folder / "segments"),
             policy=Policy(**{"poll_first": 60.0, **policy}),
-            price=lambda _asked_for, _answered_by, _tokens: 0.5,
+            price=lambda _provider, _asked_for, _answered_by, _tokens: 0.5,
             now=simulator.clock.now,
             sleep=self.sleeps.append,
         )
@@ -63,7 +64,7 @@ class Shop:
         plan = plan_rows(
             table() if rows is None else rows,
             recipe=recipe(**changes),
-            provider=self.work.provider,
+            provider=self.provider,
             segments=self.work.segments,
             namespace=KEY.namespace,
             partition=KEY.partition_key,

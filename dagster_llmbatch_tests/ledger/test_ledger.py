@@ -86,10 +86,10 @@ def test_phases_only_go_forward(ledger: Ledger) -> None:
     record = intent(ledger, found, "r", owned(ledger, found))
     assert not look(ledger, record, ended=True)
     assert not ledger.record_collected(record.id, "too early", now=4.0)
-    ledger.record_upload(record.id, {"input_file_id": "f"})
+    ledger.record_upload(record.id, {"input_file_id": "f"}, create_at=5.0)
     submit(ledger, record)
     with pytest.raises(LedgerError, match="uploaded again"):
-        ledger.record_upload(record.id, {"input_file_id": "g"})
+        ledger.record_upload(record.id, {"input_file_id": "g"}, create_at=6.0)
     assert look(ledger, record, ended=True)
     assert not look(ledger, record)
     assert ledger.record_collected(record.id, "first", now=6.0)

@@ -9,12 +9,14 @@ import dagster as dg
 from pydantic import BaseModel
 
 from dagster_llmbatch import metadata
+from dagster_llmbatch.core.by_row import ByRow, check_by_row
 from dagster_llmbatch.core.prompt import check_template
 from dagster_llmbatch.core.recipe import Recipe
 from dagster_llmbatch.dagster_internals import resource_parameters
 from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.io_manager import ParquetIOManager
 from dagster_llmbatch.partition_run import LLMBatchAsset, Wait, run_partition
+from dagster_llmbatch.providers.contract import EXTRAS
 from dagster_llmbatch.providers.registry import parse_model
 from dagster_llmbatch.schemas.output import OutputSchema
 
@@ -31,12 +33,17 @@ def llm_batch_asset(
     asset: "dg.AssetSpec | dg.AssetKey | str | Sequence[str] | None" = None,
     *,
     model: str,
-    prompt: "str | Callable[[dict[str, Any]], str]",
+    prompt: "str | Callable[[dict[str, Any]], Any]",
     output: "type[BaseModel] | Mapping[str, Any] | None" = None,
     system: "str | None" = None,
     params: "Mapping[str, Any] | None" = None,
     id_column: "str | None" = None,
     keep_columns: "Sequence[str] | None" = None,
+    row_model: "ByRow | None" = None,
+    row_system: "ByRow | None" = None,
+    row_params: "ByRow | None" = None,
+    extras: "Sequence[str]" = (),
+    batch_provider: "str | None" = None,
     policy: Policy = "auto",
     batch_above: int = 20,
     wait: Wait = "suspend",
@@ -69,12 +76,19 @@ def llm_batch_asset(
         asset: asset key or AssetSpec; the function's name where it is left out.
         model: "provider:model"; everything after the first colon is the provider's model id.
         prompt: a Jinja2 template over the row's columns (sandboxed; an undefined name is an error), or a function of the
-            row as a dict.
+            row as a dict that returns text, or content parts: TextPart, ImagePart, DocumentPart, or a list of them.
         output: a pydantic model, a JSON Schema, or None for plain text (column `text`).
         system: system prompt, the same for each row.
         params: passed through to the provider, such as temperature or max_output_tokens.
         id_column: an integer or text column that names each row; None: the row number, with a warning.
         keep_columns: input columns carried into the result; None: all.
+        row_model, row_system, row_params: the name of a column, or a function of the row, that gives a row a model of the
+            same provider ("provider:model"), a system prompt or params of its own; null: the asset's. Params come over the
+            asset's one by one. Rows are grouped into batches as the provider needs.
+        extras: further fields of the reply as columns: reasoning, tool_calls, logprobs, grounding, response (the whole
+            reply); each becomes `llm_` and its name, mostly JSON text.
+        batch_provider: the provider whose batch API is used, such as "openrouter"; None: the model's vendor where it is
+            configured, else OpenRouter, which is said in the run's log and metadata.
         policy: "batch" or "auto". Until the realtime lane exists, both mean batch, and the metadata says so.
         batch_above: rows from which "auto" takes the batch.
         wait: "suspend" lets the run end while the provider works; "block" waits in the run.
@@ -97,7 +111,21 @@ def llm_batch_asset(
             raise ConfigurationError(f'{name}: wait is "suspend" or "block", not {wait!r}.')
         if not 0 <= warn_above <= fail_above <= 1:
             raise ConfigurationError(f"{name}: 0 <= warn_above <= fail_above <= 1 must hold.")
-        recipe = _recipe(name, model, prompt, output, system, params, id_column, keep_columns)
+        recipe = _recipe(
+            name,
+            model,
+            output,
+            prompt=prompt,
+            system=system,
+            params=dict(params or {}),
+            id_column=id_column,
+            keep_columns=None if keep_columns is None else tuple(keep_columns),
+            by_row=check_by_row(
+                {"row_model": row_model, "row_system": row_system, "row_params": row_params}, asset=name
+            ),
+            extras=_extras(extras, name),
+            batch_provider=batch_provider,
+        )
         described = LLMBatchAsset(spec.key, recipe, policy, wait, streams=io_manager_key is None)
         found_ins = _ins(function, ins or {}, resource_key)
         spec = spec.merge_attributes(
@@ -173,7 +201,7 @@ def _quiet_multi_asset(**options: Any) -> "Callable[[Callable[..., Any]], dg.Ass
         return dg.multi_asset(**options)
 
 
-_KINDS = {"openai": ("openai",)}
+_KINDS = {"openai": ("openai",), "anthropic": ("anthropic",), "gemini": ("gemini",), "openrouter": ("openrouter",)}
 
 
 def _spec(asset: Any) -> dg.AssetSpec:
@@ -186,31 +214,20 @@ def _upstream_key(upstream: Any) -> dg.AssetKey:
     return dg.AssetKey.from_coercible(upstream)
 
 
-def _recipe(
-    name: str,
-    model: str,
-    prompt: Any,
-    output: Any,
-    system: "str | None",
-    params: "Mapping[str, Any] | None",
-    id_column: "str | None",
-    keep_columns: "Sequence[str] | None",
-) -> Recipe:
+def _recipe(name: str, model: str, output: Any, **asked: Any) -> Recipe:
+    """The recipe, with everything refused that can never work."""
     provider, model_id = parse_model(model, asset=name)
     schema = OutputSchema.compile(output, asset=name)
-    schema.for_provider(provider)
-    check_template(prompt, asset=name)
-    return Recipe(
-        asset=name,
-        provider=provider,
-        model=model_id,
-        prompt=prompt,
-        output=schema,
-        system=system,
-        params=dict(params or {}),
-        id_column=id_column,
-        keep_columns=None if keep_columns is None else tuple(keep_columns),
-    )
+    schema.for_provider(asked["batch_provider"] or provider)
+    check_template(asked["prompt"], asset=name)
+    return Recipe(asset=name, provider=provider, model=model_id, output=schema, **asked)
+
+
+def _extras(extras: "Sequence[str]", name: str) -> "tuple[str, ...]":
+    strange = sorted(set(extras) - set(EXTRAS))
+    if strange:
+        raise ConfigurationError(f"{name}: there are no extras {strange}; there are {list(EXTRAS)}.")
+    return tuple(extra for extra in EXTRAS if extra in extras)
 
 
 def _ins(function: "Callable[..., Any]", ins: "Mapping[str, dg.AssetIn]", resource_key: str) -> "dict[str, dg.AssetIn]":

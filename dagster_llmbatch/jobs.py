@@ -28,21 +28,19 @@ def build_llm_batch_jobs(*, resource_key: str = RESOURCE_KEY) -> "list[dg.JobDef
     )
     def collect_llm_batches(context: dg.OpExecutionContext) -> None:
         resource: LLMBatchResource = getattr(context.resources, resource_key)
-        with failures(), resource.ledger(context.instance) as (ledger, segments):
+        with failures(), resource.ledger(context.instance) as (ledger, segments), resource.clients() as clients:
             collected = pending = 0
             for entry in ledger.pending_entries(resource.namespace):
-                provider = resource.provider(entry.settings["provider"])
-                try:
-                    for batch in ledger.batches(entry.id):
-                        if batch.phase is BatchPhase.SUBMITTED:
-                            poll(batch, provider=provider, ledger=ledger, policy=resource.policy(), now=time.time)
-                        found = ledger.batch(batch.id)
-                        if found.phase is BatchPhase.ENDED:
-                            name = collect(found, status_of(found), provider=provider, segments=segments)
-                            collected += ledger.record_collected(found.id, name, now=time.time())
-                        pending += found.phase is BatchPhase.SUBMITTED
-                finally:
-                    provider.close()
+                for batch in ledger.batches(entry.id):
+                    provider = clients.of(batch.provider)
+                    if batch.phase is BatchPhase.SUBMITTED:
+                        poll(batch, provider=provider, ledger=ledger, policy=resource.policy(), now=time.time)
+                    found = ledger.batch(batch.id)
+                    if found.phase is BatchPhase.ENDED:
+                        extras = entry.settings.get("extras", ())
+                        name = collect(found, status_of(found), provider=provider, segments=segments, extras=extras)
+                        collected += ledger.record_collected(found.id, name, now=time.time())
+                    pending += found.phase is BatchPhase.SUBMITTED
         context.log.info("collected %d batches; %d are still out.", collected, pending)
 
     @dg.job(name=COLLECT_JOB, description="Store the answers of ended LLM batches in the ledger, without a daemon.")

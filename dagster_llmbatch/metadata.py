@@ -59,6 +59,7 @@ def submitted(
         "llmbatch/generation": entry.generation,
         "llmbatch/wave": entry.wave,
         "llmbatch/provider": entry.settings["provider"],
+        **_chosen_because(entry),
         "llmbatch/rows": entry.row_count,
         "llmbatch/requests": sum(b.request_count for b in real),
         "llmbatch/batches": len(real),
@@ -67,6 +68,13 @@ def submitted(
         **({"llmbatch/deadline": dg.MetadataValue.timestamp(min(deadlines))} if deadlines else {}),
         **({"llmbatch/notes": list(notes)} if notes else {}),
     }
+
+
+def _chosen_because(entry: Entry) -> "dict[str, Any]":
+    """Why this provider, and what the user should know about it."""
+    because = entry.settings.get("chosen_because") or {}
+    found = {"llmbatch/provider_reason": because["provider"]} if because.get("provider") else {}
+    return found | ({"llmbatch/warnings": because["warnings"]} if because.get("warnings") else {})
 
 
 def progress(batches: "Sequence[BatchRecord]") -> "dict[str, Any]":
@@ -126,6 +134,8 @@ def published(
         "llmbatch/waves": entry.wave,
         "llmbatch/lane": "batch",
         "llmbatch/lane_reason": lane_reason,
+        "llmbatch/provider": entry.settings["provider"],
+        **_chosen_because(entry),
         "llmbatch/replayed": replayed,
         **_durations(entry, real),
         **({"llmbatch/notes": list(notes)} if notes else {}),

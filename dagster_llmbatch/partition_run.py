@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import dagster as dg
@@ -56,9 +57,9 @@ def run_partition(
     """
     with failures():
         key = EntryKey(resource.namespace, asset.key.to_user_string(), _partition(context, asset))
-        with resource.workplace(context.instance, asset.recipe.provider) as work:
+        with resource.workplace(context.instance) as work:
             how, notes = _how_to_wait(context, asset, resource)
-            entry = _entry(context, asset, key, work, load_rows)
+            entry = _entry(context, asset, resource, key, work, load_rows)
             for wait in work.ledger.waits_of_continuation(context.run.run_id):
                 if wait.key == key:
                     work.ledger.stop_waiting(wait.run_id, wait.entry_id)
@@ -112,6 +113,7 @@ def _how_to_wait(
 def _entry(
     context: dg.AssetExecutionContext,
     asset: LLMBatchAsset,
+    resource: LLMBatchResource,
     key: EntryKey,
     work: Workplace,
     load_rows: "Callable[[], Any]",
@@ -122,19 +124,35 @@ def _entry(
         known = work.ledger.entry_of_run([*lineage, run.tags[metadata.CONTINUES_TAG]], key)
         if known is not None:
             return known
+    where = resource.resolve(asset.recipe.model_string, batch_provider=asset.recipe.batch_provider)
+    for warning in where.warnings:
+        context.log.warning("%s: %s", key, warning)
     plan = plan_rows(
         load_rows(),
-        recipe=asset.recipe,
-        provider=work.provider,
+        recipe=replace(asset.recipe, provider=where.provider, model=where.model),
+        provider=work.provider_of(where.provider),
         segments=work.segments,
         namespace=key.namespace,
         partition=key.partition_key,
+        model_id_of=partial(_model_id, resource, asset, where.provider),
+        chosen_because={"provider": where.reason, "warnings": list(where.warnings)},
     )
     if asset.recipe.id_column is None:
         context.log.warning("%s: no id_column, so rows are known by their number; set one.", key)
     entry, how = claim(key, plan, run_id=run.run_id, lineage=lineage, ledger=work.ledger, now=work.now())
     context.log.info("%s: %d rows, generation %d (%s).", key, plan.row_count, entry.generation, _CLAIMS[how])
     return entry
+
+
+def _model_id(resource: LLMBatchResource, asset: LLMBatchAsset, provider: str, model: str) -> str:
+    """The id of a model that a row chooses, at the provider that batches the asset."""
+    try:
+        found = resource.resolve(model, batch_provider=asset.recipe.batch_provider)
+    except ConfigurationError as error:
+        raise ValueError("names a model that no configured provider batches") from error
+    if found.provider != provider:
+        raise ValueError(f"names a model that {found.provider} batches, and the asset is batched at {provider}")
+    return found.model
 
 
 _CLAIMS = {

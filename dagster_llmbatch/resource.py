@@ -1,8 +1,10 @@
 """The resource: configuration into a workplace, and our errors into Dagster's Failure."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,42 +12,50 @@ import dagster as dg
 from pydantic import ConfigDict, Field, model_validator
 
 from dagster_llmbatch import dagster_internals as internals
+from dagster_llmbatch.core import single_batch
 from dagster_llmbatch.core.advance import Workplace
 from dagster_llmbatch.core.pricing import Price, PriceBook
 from dagster_llmbatch.core.recipe import Policy
 from dagster_llmbatch.core.results import Price as OutcomePrice
-from dagster_llmbatch.errors import LedgerNotDurableError, LLMBatchError, MissingApiKeyError
+from dagster_llmbatch.core.single_batch import LLMRequest, LLMResult, Output
+from dagster_llmbatch.errors import InputError, LedgerNotDurableError, LLMBatchError, MissingApiKeyError
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
-from dagster_llmbatch.providers.contract import BatchProvider
-from dagster_llmbatch.providers.registry import API_KEY_VARIABLES, make_provider
+from dagster_llmbatch.provider_config import (
+    AnthropicConfig,
+    GeminiConfig,
+    ModelConfig,
+    OpenAICompatibleConfig,
+    OpenAIConfig,
+    OpenRouterConfig,
+    PriceConfig,
+    key_alone,
+)
+from dagster_llmbatch.providers.contract import BatchHandle, BatchProvider, BatchStatus, Mode
+from dagster_llmbatch.providers.registry import COMPATIBLE, PROVIDERS, how_to_configure, make_provider, parse_model
+from dagster_llmbatch.providers.resolution import ModelSpec, Resolution, resolve
 
 WORKING_FOLDER = ".llmbatch"
 """Where the ledger goes when the Dagster home is temporary."""
 
 
-class OpenAIConfig(dg.Config):
-    """How to reach OpenAI, or a server that speaks its batch API."""
+class Clients:
+    """One client a provider, made when it is first needed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    def __init__(self, make: "Callable[[str], BatchProvider]") -> None:
+        self._make = make
+        self._made: dict[str, BatchProvider] = {}
 
-    api_key: str = Field(description='API key. Pass dg.EnvVar("OPENAI_API_KEY").', repr=False)
-    base_url: str = Field(default="https://api.openai.com/v1", description="Address of the API, with /v1.")
-    organization: str | None = Field(default=None, description="OpenAI organization id, where a key has several.")
-    project: str | None = Field(default=None, description="OpenAI project id, where a key has several.")
-    endpoint: Literal["/v1/responses", "/v1/chat/completions"] = Field(
-        default="/v1/responses", description="The endpoint the batch calls for every row."
-    )
+    def of(self, provider: str) -> BatchProvider:
+        """The client of a provider by name. Raises MissingApiKeyError where it is not configured."""
+        if provider not in self._made:
+            self._made[provider] = self._make(provider)
+        return self._made[provider]
 
-
-class PriceConfig(dg.Config):
-    """A price of your own, in USD per million tokens, at the batch rate."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    input: float = Field(ge=0, description="USD per million input tokens.")
-    output: float = Field(ge=0, description="USD per million output tokens.")
-    cached: float | None = Field(default=None, ge=0, description="USD per million cached input tokens; None: as input.")
+    def close(self) -> None:
+        """Close all connections."""
+        for client in self._made.values():
+            client.close()
 
 
 class LLMBatchResource(dg.ConfigurableResource):
@@ -58,6 +68,16 @@ class LLMBatchResource(dg.ConfigurableResource):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     openai: OpenAIConfig | None = Field(default=None, description="OpenAI: at least its api_key.")
+    anthropic: AnthropicConfig | None = Field(default=None, description="Anthropic: at least its api_key.")
+    gemini: GeminiConfig | None = Field(default=None, description="Google Gemini: at least its api_key.")
+    openrouter: OpenRouterConfig | None = Field(default=None, description="OpenRouter: at least its api_key.")
+    compatible: dict[str, OpenAICompatibleConfig] = Field(
+        default={},
+        description="Servers that speak OpenAI's API, by a name of your own; their models are compatible/NAME:model.",
+    )
+    models: dict[str, ModelConfig] = Field(
+        default={}, description="What is known of a model that its name does not say, by model string."
+    )
     storage_path: str | None = Field(
         default=None,
         description="Folder or object store URL (s3://, gs://, az://) for the ledger's Parquet segments.",
@@ -78,16 +98,21 @@ class LLMBatchResource(dg.ConfigurableResource):
     max_requests_per_batch: int | None = Field(
         default=None, ge=1, description="Most requests in one provider batch; None: the provider's own limit."
     )
+    on_reclaim: Literal["adopt", "resubmit"] = Field(
+        default="adopt",
+        description="What to do about a batch that may exist at the provider and cannot be proven ours: wait for proof, or "
+        "buy again at the risk of paying twice.",
+    )
     prices: dict[str, PriceConfig] = Field(
         default={}, description="Prices of your own by model string, such as openai:my-finetune."
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _key_alone(cls, values: Any) -> Any:
-        """`openai="..."` or `openai=EnvVar(...)` is short for the API key alone."""
-        if isinstance(values, dict) and isinstance(values.get("openai"), str):
-            return values | {"openai": {"api_key": values["openai"]}}
+    def _keys_alone(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            for name in PROVIDERS:
+                values = key_alone(values, name)
         return values
 
     def policy(self) -> Policy:
@@ -99,20 +124,122 @@ class LLMBatchResource(dg.ConfigurableResource):
             poll_max=max(self.poll_interval, self.poll_interval_max),
             lease=max(900.0, 4 * self.request_timeout),
             max_requests_per_batch=self.max_requests_per_batch,
+            on_reclaim=self.on_reclaim,
         )
+
+    def configured(self) -> "frozenset[str]":
+        """The providers that have what it takes to reach them."""
+        found = {name for name in PROVIDERS if (config := getattr(self, name)) is not None and config.api_key}
+        return frozenset(found | {f"{COMPATIBLE}{name}" for name in self.compatible})
 
     def provider(self, name: str) -> BatchProvider:
         """The client of one provider. Raises MissingApiKeyError where it is not configured."""
-        config = {"openai": self.openai}.get(name)
-        variable = API_KEY_VARIABLES.get(name, "API_KEY")
+        if name.startswith(COMPATIBLE):
+            config = self.compatible.get(name.removeprefix(COMPATIBLE))
+        else:
+            config = getattr(self, name) if name in PROVIDERS else None
         if config is None or not config.api_key:
-            raise MissingApiKeyError(
-                f"LLMBatchResource has no API key for {name}: set "
-                f'LLMBatchResource({name}={{"api_key": dg.EnvVar("{variable}")}}), and {variable} where the runs and the '
-                "daemon start."
-            )
+            raise MissingApiKeyError(f"LLMBatchResource cannot reach {name}: {how_to_configure(name)}")
         options = {k: v for k, v in config.model_dump().items() if k != "api_key" and v is not None}
         return make_provider(name, api_key=config.api_key, timeout=self.request_timeout, **options)
+
+    @contextmanager
+    def clients(self) -> "Iterator[Clients]":
+        """Clients of all providers, closed afterwards."""
+        found = Clients(self.provider)
+        try:
+            yield found
+        finally:
+            found.close()
+
+    def resolve(self, model: str, *, batch_provider: "str | None" = None) -> Resolution:
+        """Where a model is batched. Raises MissingApiKeyError or NotBatchCapableError."""
+        config = self.models.get(model)
+        spec = None
+        if config is not None:
+            spec = ModelSpec(batch_provider=config.batch_provider, supports_async_batch=config.supports_async_batch)
+        without = frozenset(f"{COMPATIBLE}{name}" for name, server in self.compatible.items() if not server.batches)
+        return resolve(
+            model, batch_provider=batch_provider, spec=spec, configured=self.configured(), cannot_batch=without
+        )
+
+    def submit(self, requests: "Iterable[LLMRequest]", *, external_key: "str | None" = None) -> BatchHandle:
+        """Create one provider batch, outside any asset and ledger; the handle is plain data (`to_json`, `from_json`).
+
+        All requests are of one provider, and of one group as it needs (model, schema or headers).
+
+        Args:
+            requests: what to ask.
+            external_key: a name of your own for the batch. Called again with the same one after a crash or an
+                AmbiguousCreateError, the batch is found and not bought again, where the provider can search.
+        """
+        with self.clients() as clients:
+            asked = iter(requests)
+            first = next(asked, None)
+            if first is None:
+                raise InputError("there are no requests to submit.")
+            provider = clients.of(self.resolve(first.model).provider)
+            status = single_batch.submit(
+                chain([first], asked),
+                provider,
+                model_id_of=partial(self._model_id, provider.name),
+                external_key=external_key,
+            )
+        return status.handle
+
+    def status(self, handle: BatchHandle) -> BatchStatus:
+        """Look at a batch: `progress` in four words, `provider_state` in the provider's."""
+        with self.clients() as clients:
+            return clients.of(handle.provider).status(handle)
+
+    def results(
+        self,
+        handle: BatchHandle,
+        *,
+        output: Output = None,
+        outputs: "Mapping[str, Output] | None" = None,
+        extras: "Collection[str]" = (),
+    ) -> "Iterator[LLMResult]":
+        """The results of an ended batch, in the provider's order, each once it is read.
+
+        Args:
+            handle: of `submit`.
+            output: the output type of all requests, which validates their answers; without one they are not validated.
+            outputs: output types by custom id, before `output`.
+            extras: further fields of the reply to keep in the outcomes (`providers.contract.EXTRAS`).
+        """
+        with self.clients() as clients:
+            provider = clients.of(handle.provider)
+            status = provider.status(handle)
+            if not status.state.ended:
+                raise InputError(f"batch {handle.batch_id} is {status.provider_state}: there are no results yet.")
+            own = outputs or {}
+            found = single_batch.results(
+                provider.outcomes(status, extras=extras), lambda custom_id: own.get(custom_id, output)
+            )
+            price = self._price()
+            for result in found:
+                yield single_batch.priced(result, partial(price, handle.provider))
+
+    def cancel(self, handle: BatchHandle) -> BatchStatus:
+        """Ask the provider to stop a batch. Raises CannotCancelError where there is no cancel."""
+        with self.clients() as clients:
+            return clients.of(handle.provider).cancel(handle)
+
+    def complete(self, request: LLMRequest, *, extras: "Collection[str]" = ()) -> LLMResult:
+        """One realtime call at the full price, validated. Asked once: an answer that is lost may have been billed."""
+        provider_name, model_id = parse_model(request.model)
+        with self.clients() as clients:
+            found = single_batch.complete(
+                request, clients.of(provider_name), model_id_of=lambda _: model_id, extras=extras
+            )
+        return single_batch.priced(found, partial(self._price("realtime"), provider_name))
+
+    def _model_id(self, provider: str, model: str) -> str:
+        found = self.resolve(model)
+        if found.provider != provider:
+            raise InputError(f"model {model!r} is batched at {found.provider}, and the batch is one of {provider}.")
+        return found.model
 
     @contextmanager
     def ledger(self, instance: dg.DagsterInstance) -> "Iterator[tuple[Ledger, SegmentStore]]":
@@ -126,15 +253,11 @@ class LLMBatchResource(dg.ConfigurableResource):
 
     @contextmanager
     def workplace(
-        self, instance: dg.DagsterInstance, provider: str, *, now: "Callable[[], float]" = time.time
+        self, instance: dg.DagsterInstance, *, now: "Callable[[], float]" = time.time
     ) -> "Iterator[Workplace]":
         """Everything one partition's work needs, closed afterwards."""
-        client = self.provider(provider)
-        try:
-            with self.ledger(instance) as (ledger, segments):
-                yield Workplace(client, ledger, segments, self.policy(), self._price(provider), now=now)
-        finally:
-            client.close()
+        with self.clients() as clients, self.ledger(instance) as (ledger, segments):
+            yield Workplace(clients.of, ledger, segments, self.policy(), self._price(), now=now)
 
     def is_in_working_folder(self, instance: dg.DagsterInstance) -> bool:
         """Whether the ledger goes to `.llmbatch/` because the Dagster home is temporary."""
@@ -161,14 +284,16 @@ class LLMBatchResource(dg.ConfigurableResource):
                 "PostgreSQL URL and storage_path an object store such as s3://bucket/llmbatch."
             )
 
-    def _price(self, provider: str) -> OutcomePrice:
+    def _price(self, mode: Mode = "batch") -> OutcomePrice:
         book = PriceBook({n: Price(input=p.input, output=p.output, cached=p.cached) for n, p in self.prices.items()})
 
-        def price(asked_for: str, answered_by: "str | None", tokens: "Sequence[int | None]") -> "float | None":
+        def price(
+            provider: str, asked_for: str, answered_by: "str | None", tokens: "Sequence[int | None]"
+        ) -> "float | None":
             # a provider answers with a dated snapshot, which the price list may not know yet
-            found = book.price(provider, answered_by or asked_for, *tokens)
+            found = book.price(provider, answered_by or asked_for, *tokens, mode=mode)
             if found is None and answered_by not in (None, asked_for):
-                return book.price(provider, asked_for, *tokens)
+                return book.price(provider, asked_for, *tokens, mode=mode)
             return found
 
         return price

@@ -6,9 +6,6 @@ A tick is cheap and time-boxed: status calls only, never a download, and what on
 import logging
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import dagster as dg
 
@@ -19,8 +16,7 @@ from dagster_llmbatch.core.poll import poll
 from dagster_llmbatch.errors import LLMBatchError
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.sql_ledger import Ledger
-from dagster_llmbatch.providers.contract import BatchProvider
-from dagster_llmbatch.resource import LLMBatchResource
+from dagster_llmbatch.resource import Clients, LLMBatchResource
 from dagster_llmbatch.suspension import Became, Waker, groups
 
 logger = logging.getLogger(__name__)
@@ -65,38 +61,17 @@ def build_llm_batch_sensor(
     )
     def _sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         resource: LLMBatchResource = getattr(context.resources, resource_key)
-        with _Clients(resource).open() as clients, resource.ledger(context.instance) as (ledger, _):
+        with resource.clients() as clients, resource.ledger(context.instance) as (ledger, _):
             return Tick(context, resource, ledger, clients).run()
 
     return _sensor
-
-
-@dataclass
-class _Clients:
-    """One client a provider for the length of a tick."""
-
-    resource: LLMBatchResource
-    made: "dict[str, BatchProvider]" = field(default_factory=dict)
-
-    @contextmanager
-    def open(self) -> "Iterator[_Clients]":
-        try:
-            yield self
-        finally:
-            for client in self.made.values():
-                client.close()
-
-    def of(self, provider: str) -> BatchProvider:
-        if provider not in self.made:
-            self.made[provider] = self.resource.provider(provider)
-        return self.made[provider]
 
 
 class Tick:
     """One look at everything that is pending."""
 
     def __init__(
-        self, context: dg.SensorEvaluationContext, resource: LLMBatchResource, ledger: Ledger, clients: _Clients
+        self, context: dg.SensorEvaluationContext, resource: LLMBatchResource, ledger: Ledger, clients: Clients
     ) -> None:
         self._context = context
         self._resource = resource

@@ -7,6 +7,7 @@ import dagster as dg
 import pytest
 import yaml
 
+from dagster_llmbatch import LLMBatchResource
 from dagster_llmbatch.simulator.server import SimulatorServer
 
 README = Path(__file__).parents[1] / "README.md"
@@ -40,12 +41,42 @@ def test_the_quick_start_materializes_against_the_simulator(tmp_path: Path, monk
         assert made.metadata["llmbatch/succeeded"].value == 3
 
 
-def test_the_other_snippets_load() -> None:
-    """Python snippets define what they say; YAML parses."""
-    for language, source in SNIPPETS:
-        if language == "yaml":
-            assert yaml.safe_load(source)
-        elif "llm_batch_definitions" not in source:
-            space: dict[str, object] = {"__name__": "snippet"}
-            exec(compile(source, "snippet.py", "exec"), space)
-            assert isinstance(space["translations"], dg.AssetsDefinition)
+def python_snippet(name: str) -> "dict[str, object]":
+    """What the one snippet that defines `name` leaves behind."""
+    (source,) = [text for language, text in SNIPPETS if language == "python" and re.search(rf"\b(def )?{name}\b( =|\()", text)]
+    space: dict[str, object] = {"__name__": "snippet"}
+    exec(compile(source, "snippet.py", "exec"), space)
+    return space
+
+
+@pytest.mark.parametrize("name", ["translations", "descriptions"])
+def test_the_asset_snippets_load(name: str) -> None:
+    """Each defines the asset it says."""
+    assert isinstance(python_snippet(name)[name], dg.AssetsDefinition)
+
+
+def test_the_resource_snippet_reaches_every_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the keys in the environment, each provider and the compatible server has a client."""
+    for provider in ("OPENAI", "ANTHROPIC", "GEMINI", "OPENROUTER"):
+        monkeypatch.setenv(f"{provider}_API_KEY", f"sk-{provider}")
+    found = python_snippet("llm_batch =")["llm_batch"]
+    assert isinstance(found, LLMBatchResource)
+    with dg.build_init_resource_context() as context:
+        resource = found.process_config_and_initialize_cm_direct() if False else found.with_replaced_resource_context(context)
+    assert {"openai", "anthropic", "gemini", "openrouter", "compatible/vllm"} <= resource.configured()
+
+
+def test_the_low_level_snippet_runs() -> None:
+    """It submits, looks and collects."""
+    by_hand = python_snippet("batch_by_hand")["batch_by_hand"]
+    assert callable(by_hand)
+    with SimulatorServer() as simulator:
+        resource = LLMBatchResource(openai={"api_key": "sk-test", "base_url": simulator.base_url})
+        assert len(by_hand(resource)) == 2
+
+
+def test_yaml_snippets_parse() -> None:
+    """YAML is YAML."""
+    found = [yaml.safe_load(text) for language, text in SNIPPETS if language == "yaml"]
+    assert found
+    assert all(found)

@@ -13,7 +13,8 @@ from dagster_llmbatch.errors import ConfigurationError, InputError
 
 ByRow = str | Callable[[dict[str, Any]], Any]
 """A column's name, or a function of the row. None, from either, means: as the asset says."""
-NAMES = ("row_model", "row_system", "row_params")
+ModelIdOf = Callable[[str], str]
+"""The id, at the asset's provider, of a model string. Raises ValueError, without the string, for a model of another."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,11 @@ class RowChoices:
     Raises InputError for a column that is not there.
     """
 
-    def __init__(self, chosen: "Mapping[str, ByRow]", columns: pa.Schema, *, provider: str, asset: str) -> None:
+    def __init__(
+        self, chosen: "Mapping[str, ByRow]", columns: pa.Schema, *, model_id_of: "ModelIdOf", asset: str
+    ) -> None:
         self._chosen = dict(chosen)
-        self._provider = provider
+        self._model_id_of = model_id_of
         missing = sorted(c for c in self._chosen.values() if isinstance(c, str) and c not in columns.names)
         if missing:
             raise InputError(
@@ -77,12 +80,7 @@ class RowChoices:
             raise ValueError(f"is {type(value).__name__}, not text" if not isinstance(value, str) else "is empty")
         if name == "row_system":
             return value
-        provider, colon, model = value.partition(":")
-        if not colon or provider != self._provider:
-            raise ValueError(
-                f'is not of the form "{self._provider}:model": a row may name another model, not a provider'
-            )
-        return model
+        return self._model_id_of(value)
 
 
 def _params(value: Any) -> str:

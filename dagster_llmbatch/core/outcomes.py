@@ -19,7 +19,9 @@ import pyarrow as pa
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers.contract import EXTRAS, Outcome, OutcomeKind
 
-TOKEN_FIELDS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+PRICED_TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "cache_write_1h_tokens")
+"""What a price is made of, in the order price functions take them."""
+TOKEN_FIELDS = (*PRICED_TOKENS, "reasoning_tokens")
 
 OUTCOME_SCHEMA = pa.schema(
     [

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_llmbatch.core.by_row import CHOICES, Own, RowChoices
+from dagster_llmbatch.core.by_row import CHOICES, ModelIdOf, Own, RowChoices
 from dagster_llmbatch.core.cyclic_gc import cyclic_gc_paused
 from dagster_llmbatch.core.identity import canonical_json, digest
 from dagster_llmbatch.core.prompt import Rendered, RenderFailure, compile_prompt
@@ -77,9 +77,22 @@ def request_template(recipe: Recipe) -> RequestTemplate:
 
 @cyclic_gc_paused()
 def plan_rows(
-    rows: Any, *, recipe: Recipe, provider: BatchProvider, segments: SegmentStore, namespace: str, partition: str
+    rows: Any,
+    *,
+    recipe: Recipe,
+    provider: BatchProvider,
+    segments: SegmentStore,
+    namespace: str,
+    partition: str,
+    model_id_of: "ModelIdOf | None" = None,
+    chosen_because: "Mapping[str, Any] | None" = None,
 ) -> Plan:
     """Render, fingerprint and store every row of `rows` (anything that speaks Arrow, or a path to Parquet).
+
+    Args:
+        recipe: with the provider that is to be asked, and its id of the model.
+        model_id_of: reads the models that rows choose; None: "provider:model" of the recipe's provider.
+        chosen_because: JSON about why this provider and lane, kept with the plan and no part of its digest.
 
     Raises InputError for null or repeated ids, missing or clashing columns, and columns Parquet cannot hold.
     """
@@ -87,7 +100,9 @@ def plan_rows(
     reader = open_rows(rows, asset=where)
     kept = _kept_columns(recipe, reader.schema, where)
     template = request_template(recipe)
-    rows_planned = _RowPlanner(recipe, Askings(provider, template), provider, reader.schema, where)
+    rows_planned = _RowPlanner(
+        recipe, Askings(provider, template), provider, reader.schema, model_id_of or _prefixed(recipe.provider), where
+    )
     schema = pa.schema([*(reader.schema.field(name) for name in kept), *rows_planned.fields])
     with segments.writer("plan", schema, row_group_rows=BLOCK_ROWS, where=where) as writer:
         first = 0
@@ -120,17 +135,34 @@ def plan_rows(
         "id_column": recipe.id_column,
         **({"extras": list(recipe.extras)} if recipe.extras else {}),
     }
-    return Plan(writer.name, digest(writer.digest, canonical_json(settings)), writer.rows, settings)
+    known = digest(writer.digest, canonical_json(settings))
+    return Plan(writer.name, known, writer.rows, {**settings, "chosen_because": dict(chosen_because or {})})
+
+
+def _prefixed(provider: str) -> ModelIdOf:
+    def model_id_of(model: str) -> str:
+        prefix, colon, model_id = model.partition(":")
+        if not colon or prefix != provider:
+            raise ValueError(f'is not of the form "{provider}:model": a row may name another model, not a provider')
+        return model_id
+
+    return model_id_of
 
 
 class _RowPlanner:
     """Prompts, fingerprints and problems of blocks of rows."""
 
     def __init__(
-        self, recipe: Recipe, askings: Askings, provider: BatchProvider, columns: pa.Schema, where: str
+        self,
+        recipe: Recipe,
+        askings: Askings,
+        provider: BatchProvider,
+        columns: pa.Schema,
+        model_id_of: ModelIdOf,
+        where: str,
     ) -> None:
         self._renderer = compile_prompt(recipe.prompt, columns, asset=where)
-        self._choices = RowChoices(recipe.by_row, columns, provider=recipe.provider, asset=where)
+        self._choices = RowChoices(recipe.by_row, columns, model_id_of=model_id_of, asset=where)
         self._askings = askings
         self._provider = provider
         self._where = where

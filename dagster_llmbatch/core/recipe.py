@@ -34,6 +34,13 @@ class Recipe:
     """What rows choose themselves, by `row_model`, `row_system` and `row_params`."""
     extras: "tuple[str, ...]" = ()
     """Further fields of the reply that become columns: names of providers.contract.EXTRAS."""
+    batch_provider: "str | None" = None
+    """The provider whose batch API is to be used, whatever the model's vendor is."""
+
+    @property
+    def model_string(self) -> str:
+        """The model as a user writes it."""
+        return f"{self.provider}:{self.model}"
 
     def code_version(self) -> str:
         """A digest of what would change the answers: model, prompt, system, params, output schema, our format."""

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, TOKEN_FIELDS, OutcomeCursor
+from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, PRICED_TOKENS, TOKEN_FIELDS, OutcomeCursor
 from dagster_llmbatch.core.plan import BLOCK_ROWS, TOO_LARGE
 from dagster_llmbatch.core.requests import FINGERPRINT, MODEL, PROBLEM, ROW_ID
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
@@ -52,7 +52,7 @@ SAMPLES = 5
 """Row ids kept as examples for each error name."""
 
 Price = Callable[[str, str, "str | None", Sequence["int | None"]], "float | None"]
-"""(provider, model asked for, model that answered, the tokens of PRICED) to USD; None where unknown."""
+"""(provider, model asked for, model that answered, PRICED_TOKENS) to USD; None where unknown."""
 
 
 @dataclass
@@ -268,7 +268,7 @@ class ResultsWriter:
 ANSWER = OutcomeKind.ANSWER.value
 JUDGED = ("kind", "text", "error_category", "error_message", "error_code")
 """The columns of an outcome that decide about its row."""
-PRICED = ["model", *TOKEN_FIELDS[:4]]
+PRICED = ["model", *PRICED_TOKENS]
 _PAID = [kind.value for kind in PAID_FINAL]
 
 

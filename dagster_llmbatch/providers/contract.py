@@ -99,6 +99,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """JSON of what the answer rests on: citations, sources, search queries; as the provider gives it."""
     response: "str | None" = None
     """JSON of the whole reply."""
+    cache_write_1h_tokens: "int | None" = None
+    """Of `cache_write_tokens`, those kept for an hour, where they have a price of their own."""
 
 
 EXTRAS = ("reasoning", "tool_calls", "logprobs", "grounding", "response")
@@ -108,6 +110,8 @@ EXTRAS = ("reasoning", "tool_calls", "logprobs", "grounding", "response")
 class BatchState(str, Enum):
     """A batch's state, provider-neutral."""
 
+    PENDING = "pending"
+    """Accepted; no request has begun."""
     RUNNING = "running"
     CANCELLING = "cancelling"
     UNKNOWN = "unknown"
@@ -143,6 +147,18 @@ class BatchHandle:
     refs: "Mapping[str, str]" = field(default_factory=dict)
     """Further ids by name, such as `input_file_id`."""
 
+    def to_json(self) -> "dict[str, Any]":
+        """Plain data: survives JSON."""
+        return {"provider": self.provider, "batch_id": self.batch_id, "refs": dict(self.refs)}
+
+    @classmethod
+    def from_json(cls, stored: "Mapping[str, Any]") -> "BatchHandle":
+        """A handle back from `to_json`."""
+        return cls(str(stored["provider"]), str(stored["batch_id"]), dict(stored.get("refs") or {}))
+
+
+Progress = Literal["pending", "processing", "completed", "failed"]
+
 
 @dataclass(frozen=True)
 class BatchStatus:
@@ -168,6 +184,15 @@ class BatchStatus:
     """Failed as a whole for a passing reason: its requests may be sent again, which uses up an attempt."""
     cost_usd: "float | None" = None
     """USD for the whole batch, where the provider says so."""
+
+    @property
+    def progress(self) -> Progress:
+        """The state in four words; `provider_state` keeps the provider's own. `completed` says nothing of single rows."""
+        if self.state is BatchState.PENDING:
+            return "pending"
+        if self.state is BatchState.FAILED:
+            return "failed"
+        return "completed" if self.state.ended else "processing"
 
 
 @dataclass(frozen=True)

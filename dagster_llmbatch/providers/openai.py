@@ -35,7 +35,7 @@ CLOCK_SKEW = 300.0
 PAGE = 100
 
 _STATES = {
-    "validating": BatchState.RUNNING,
+    "validating": BatchState.PENDING,
     "in_progress": BatchState.RUNNING,
     "finalizing": BatchState.RUNNING,
     "cancelling": BatchState.CANCELLING,

@@ -16,11 +16,20 @@ from dagster_llmbatch.core.results import read_results
 from dagster_llmbatch.ledger.records import Entry, EntryKey
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
-from dagster_llmbatch.providers.openai import OpenAIBatchProvider
+from dagster_llmbatch.providers.registry import make_provider
 from dagster_llmbatch.schemas.output import OutputSchema
 from dagster_llmbatch.simulator.server import SimulatorServer
 
 KEY = EntryKey("test", "triage", "d1")
+
+
+MODELS = {
+    "openai": "gpt-5-mini",
+    "anthropic": "claude-haiku-4-5",
+    "gemini": "gemini-2.5-flash",
+    "openrouter": "z-ai/glm-5.3",
+}
+"""A model of each provider."""
 
 
 class Triage(BaseModel):
@@ -43,11 +52,21 @@ def recipe(**changes: Any) -> Recipe:
 class Shop:
     """One partition of one asset, worked on by runs that a test names."""
 
-    def __init__(self, simulator: SimulatorServer, folder: Path, url: "str | None" = None, **policy: Any) -> None:
+    def __init__(
+        self,
+        simulator: SimulatorServer,
+        folder: Path,
+        url: "str | None" = None,
+        *,
+        provider: str = "openai",
+        **policy: Any,
+    ) -> None:
         self.simulator = simulator
         self.sleeps: list[float] = []
         self.ledger = Ledger(url or f"sqlite:///{folder / 'ledger.db'}")
-        self.provider = OpenAIBatchProvider(api_key="sk-test", base_url=simulator.base_url, sleep=lambda _: None)
+        self.provider = make_provider(
+            provider, api_key="sk-test", base_url=simulator.addresses[provider], sleep=lambda _: None
+        )
         self.work = Workplace(
             provider_of=lambda _: self.provider,
             ledger=self.ledger,
@@ -63,7 +82,7 @@ class Shop:
     ) -> "tuple[Entry, Claim]":
         plan = plan_rows(
             table() if rows is None else rows,
-            recipe=recipe(**changes),
+            recipe=recipe(**{"provider": self.provider.name, "model": MODELS[self.provider.name], **changes}),
             provider=self.provider,
             segments=self.work.segments,
             namespace=KEY.namespace,

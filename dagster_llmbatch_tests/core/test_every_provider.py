@@ -1,0 +1,141 @@
+"""The line over each provider's protocol: one row out per row in, paid once, whatever breaks on the way."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagster_llmbatch.core.advance import Published, Waiting
+from dagster_llmbatch.providers.contract import BatchStatus
+from dagster_llmbatch.simulator.server import SimulatorServer
+from dagster_llmbatch_tests.core.workplace import MODELS, Shop, table
+
+
+@pytest.fixture(params=list(MODELS))
+def shop(request: pytest.FixtureRequest, simulator: SimulatorServer, tmp_path: Path) -> "Iterator[Shop]":
+    """A partition at each of the providers."""
+    found = Shop(simulator, tmp_path, provider=request.param)
+    yield found
+    found.ledger.close()
+    found.provider.close()
+
+
+def statuses(shop: Shop, published: Published) -> "list[Any]":
+    return shop.results(published).column("llm_status").to_pylist()
+
+
+def test_every_row_is_answered_and_paid_once(shop: Shop) -> None:
+    """Typed answers in input order, with tokens, model, batch and cost."""
+    entry, _ = shop.open("r1")
+    published = shop.finish(entry, "r1")
+    found = shop.results(published)
+    assert found.column("id").to_pylist() == list(range(6))
+    assert statuses(shop, published) == ["succeeded"] * 6
+    assert set(found.column("category").to_pylist()) <= {"bug", "billing"}
+    assert set(found.column("urgent").to_pylist()) <= {True, False}
+    for name in ("llm_input_tokens", "llm_output_tokens", "llm_model", "llm_batch_id", "llm_cost_usd"):
+        assert found.column(name).null_count == 0, name
+    assert set(found.column("llm_provider").to_pylist()) == {shop.provider.name}
+    assert shop.simulator.book.requests == 6
+    assert shop.simulator.book.batches == 1
+
+
+def test_rows_that_fail_are_named(shop: Shop) -> None:
+    """Refused, cut off, empty and wrong answers are failed rows with their reasons; what the provider lost is bought again."""
+    faults = ["refuse", "truncate", "wrong_schema", "error_400", "missing"]
+    rows = table(6, lambda i: f"ticket {i}" + (f" [[sim:{faults[i]}]]" if i < len(faults) else ""))
+    entry, _ = shop.open("r1", rows, id_column="id")
+    found = shop.results(shop.finish(entry, "r1"))
+    assert found.column("llm_error_category").to_pylist() == [
+        "refused",
+        "truncated",
+        "validation_error",
+        "client_error",
+        "missing",
+        None,
+    ]
+    assert found.column("llm_status").to_pylist() == ["failed"] * 3 + ["review"] * 2 + ["succeeded"]
+    assert found.column("llm_attempts").to_pylist() == [1, 1, 1, 1, 3, 1]
+
+
+@pytest.mark.parametrize(("fault", "value"), [("drop_after", 0), ("status_after", 500)])
+def test_a_lost_create_answer_pays_once(shop: Shop, fault: str, value: float) -> None:
+    """The provider accepted, the answer never came: the batch is found again, or waited for until it proves itself."""
+    shop.simulator.store.batch_seconds = 200
+    shop.simulator.faults.add("create", fault, value)
+    entry, _ = shop.open("r1")
+    published = shop.finish(entry, "r1", rounds=60)
+    assert statuses(shop, published) == ["succeeded"] * 6
+    assert shop.simulator.book.batches == 1
+    assert shop.simulator.book.requests == 6
+
+
+@pytest.mark.parametrize(("fault", "value"), [("drop_before", 0), ("status_before", 503), ("status_before", 429)])
+def test_a_create_that_was_not_accepted_is_made_once(shop: Shop, fault: str, value: float) -> None:
+    """Nothing was created: the same intent is bought, once, after the lists had time to show it."""
+    shop.simulator.faults.add("create", fault, value)
+    entry, _ = shop.open("r1")
+    shop.finish(entry, "r1", rounds=60)
+    assert shop.simulator.book.batches == 1
+
+
+class _Killed(BaseException):
+    """Stands for kill -9."""
+
+
+def test_killed_after_the_create_call(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies with the answer in its hands: the next run adopts the batch."""
+    real = shop.provider.create
+
+    def dying(*args: Any, **kwargs: Any) -> BatchStatus:
+        real(*args, **kwargs)
+        raise _Killed
+
+    entry, _ = shop.open("r1")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(shop.ledger), "release", lambda *_args: None)
+        patch.setattr(shop.provider, "create", dying)
+        with pytest.raises(_Killed):
+            shop.advance(entry, "r1")
+    shop.simulator.clock.advance(shop.work.policy.lease + 1)
+    again, _ = shop.open("r2")
+    published = shop.finish(again, "r2", rounds=60)
+    assert statuses(shop, published) == ["succeeded"] * 6
+    assert shop.simulator.book.batches == 1
+
+
+def test_two_partitions_of_equal_size_do_not_take_each_others_batch(shop: Shop, tmp_path: Path) -> None:
+    """Another table's batch of the same size, made at the same time, is never taken for the lost one."""
+    other = Shop(shop.simulator, tmp_path / "other", provider=shop.provider.name) if (tmp_path / "other").mkdir() is None else shop
+    shop.simulator.store.batch_seconds = 200
+    shop.simulator.faults.add("create", "drop_after")
+    mine, _ = shop.open("r1")
+    assert isinstance(shop.advance(mine, "r1"), Waiting)
+    theirs, _ = other.open("o1", table(6, lambda i: f"other {i}"))
+    other.advance(theirs, "o1")
+    first = shop.finish(mine, "r1", rounds=60)
+    second = other.finish(theirs, "o1", rounds=60)
+    assert statuses(shop, first) == statuses(other, second) == ["succeeded"] * 6
+    ids = {shop.results(first).column("llm_batch_id")[0].as_py(), other.results(second).column("llm_batch_id")[0].as_py()}
+    assert len(ids) == 2
+    assert shop.simulator.book.batches == 2
+    other.ledger.close()
+    other.provider.close()
+
+
+def test_the_end_of_the_window(shop: Shop) -> None:
+    """A batch that was not done in time: what it finished is kept where the provider keeps it, the rest is bought again."""
+    shop.simulator.store.batch_seconds = 10_000_000
+    entry, _ = shop.open("r1")
+    shop.advance(entry, "r1")
+    (batch_id,) = [b.batch_id for b in shop.ledger.batches(entry.id)]
+    assert batch_id
+    shop.simulator.store.expire(batch_id, 0.5)
+    shop.simulator.store.batch_seconds = 0.0
+    published = shop.finish(entry, "r1", rounds=60)
+    found = shop.results(published)
+    assert statuses(shop, published) == ["succeeded"] * 6
+    partial = shop.provider.name in ("openai", "anthropic")
+    assert sorted(found.column("llm_attempts").to_pylist()) == ([1] * 3 + [2] * 3 if partial else [2] * 6)
+    assert len(shop.simulator.book.paid) <= 9

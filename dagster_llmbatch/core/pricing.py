@@ -1,45 +1,104 @@
-"""What an outcome cost, in USD. Unknown stays unknown: a standard price never passes for a batch price."""
+"""What an outcome cost, in USD. Unknown stays unknown: a standard price never passes for a batch price.
+
+A price is one request's tokens, each class at its published price in the lane it was sent in. No discount is worked out
+here, so none can be applied twice. Not in it, because no outcome counts them: web searches and cache storage. Tokens of
+images and sound are priced as text.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
+
+from dagster_llmbatch.providers.contract import Mode
 
 PER_MILLION = 1_000_000
-PROBES = (1_000, 2_000_000)
-"""Token counts at which a price must be proportional to be taken for linear; long-context tiers begin between them."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """A price of the user's, in USD per million tokens, at the batch rate."""
+    """A price of the user's, in USD per million tokens, in the lane it is given for."""
 
     input: float
     output: float
     cached: "float | None" = None
     """None: cached input tokens cost what input tokens cost."""
+    cache_write: "float | None" = None
+    """Of any lifetime. None: tokens written to the cache cost what input tokens cost."""
 
 
-@dataclass(frozen=True)
-class _Linear:
-    """A price without tiers, in USD per token."""
+class Tier(NamedTuple):
+    """USD per token of requests with more than `above` input tokens."""
 
+    above: int
     input: float
     cached: float
     cache_write: float
-    output: float
+    cache_write_1h: float
+    output: "float | None"
+    """None: not published. Only a request without output has a price then."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one model costs in one lane. Long requests may cost more a token, all of their tokens."""
+
+    tiers: "tuple[Tier, ...]"
+    """From the longest requests down; the last holds for any."""
+
+    def usd(
+        self, input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, written_1h: int = 0
+    ) -> "float | None":
+        """USD for one request. `input_tokens` includes `cached` and `written`, and `written` includes `written_1h`.
+
+        None for counts that contradict this, and for output without a published price.
+        """
+        plain = input_tokens - cached - written
+        if plain < 0 or written_1h > written:
+            return None
+        tier = next(tier for tier in self.tiers if input_tokens > tier.above)
+        if output_tokens and tier.output is None:
+            return None
+        return (
+            plain * tier.input
+            + cached * tier.cached
+            + (written - written_1h) * tier.cache_write
+            + written_1h * tier.cache_write_1h
+            + output_tokens * (tier.output or 0.0)
+        )
 
 
 class PriceBook:
-    """Batch prices: the user's own first, then genai-prices' batch prices."""
+    """Prices of both lanes: the user's own first, then those genai-prices publishes.
 
-    source = f"genai-prices {version('genai-prices')}"
-    """Where published prices come from, and as of which version."""
+    Args:
+        batch: prices of the user's by "provider:model", for requests sent in batches.
+        realtime: the same for realtime calls. Neither lane's price is derived from the other's.
+    """
 
-    def __init__(self, overrides: "Mapping[str, Price] | None" = None) -> None:
-        self._overrides = dict(overrides or {})
+    def __init__(
+        self, batch: "Mapping[str, Price] | None" = None, realtime: "Mapping[str, Price] | None" = None
+    ) -> None:
+        self._own: dict[tuple[Mode, str, str], Rates] = {}
+        own: tuple[tuple[Mode, Mapping[str, Price]], ...] = (("batch", batch or {}), ("realtime", realtime or {}))
+        for mode, prices in own:
+            for name, price in prices.items():
+                provider, _, model = name.partition(":")
+                self._own[mode, provider, _listed_id(provider, model)] = _flat(price)
+
+    @property
+    def source(self) -> str:
+        """Where published prices come from, in which version, and how new they are."""
+        return _source()
+
+    def rates(self, provider: str, model: str, *, mode: Mode = "batch", on: "date | None" = None) -> "Rates | None":
+        """What the model costs a token; None where that is not known. `on` is the day it was sent, in UTC; None: today."""
+        model = _listed_id(provider, model)
+        own = self._own.get((mode, provider, model))
+        return own or _published(provider, model, mode, on or datetime.now(timezone.utc).date())
 
     def price(
         self,
@@ -49,80 +108,151 @@ class PriceBook:
         output_tokens: "int | None",
         cached_tokens: "int | None" = None,
         cache_write_tokens: "int | None" = None,
+        cache_write_1h_tokens: "int | None" = None,
+        *,
+        mode: Mode = "batch",
+        on: "date | None" = None,
     ) -> "float | None":
-        """USD for one outcome; None where the tokens or the model's batch price are unknown.
+        """USD for one outcome; None where its tokens or the model's price in that lane are unknown.
 
-        `input_tokens` includes cached and cache-write tokens, `output_tokens` includes reasoning tokens.
+        `input_tokens` includes cached and cache-write tokens, `cache_write_tokens` those of one hour, `output_tokens`
+        reasoning tokens.
         """
         if input_tokens is None or output_tokens is None:
             return None
-        cached, written = cached_tokens or 0, cache_write_tokens or 0
-        own = self._overrides.get(f"{provider}:{model}")
-        if own is not None:
-            cached_price = own.input if own.cached is None else own.cached
-            plain = input_tokens - cached
-            return (plain * own.input + cached * cached_price + output_tokens * own.output) / PER_MILLION
-        linear = _linear(provider, model)
-        if isinstance(linear, _Linear):
-            plain = input_tokens - cached - written
-            return (
-                plain * linear.input
-                + cached * linear.cached
-                + written * linear.cache_write
-                + output_tokens * linear.output
-            )
-        if linear is None:
+        rates = self.rates(provider, model, mode=mode, on=on)
+        if rates is None:
             return None
-        found = _published(provider, model, input_tokens, output_tokens, cached, written)
-        return None if found is None else float(found)
+        written_1h = cache_write_1h_tokens or 0
+        written = written_1h if cache_write_tokens is None else cache_write_tokens
+        return rates.usd(input_tokens, output_tokens, cached_tokens or 0, written, written_1h)
 
 
-TIERED = "tiered"
+def _flat(price: Price) -> Rates:
+    cached = price.input if price.cached is None else price.cached
+    written = price.input if price.cache_write is None else price.cache_write
+    tokens = (price.input, cached, written, written, price.output)
+    return Rates((Tier._make((-1, *(usd / PER_MILLION for usd in tokens))),))
 
 
-@lru_cache(maxsize=256)
-def _linear(provider: str, model: str) -> "_Linear | str | None":
-    """The model's batch price per token; TIERED where it depends on the size of the request; None where unknown."""
-    small, large = (_probe(provider, model, tokens) for tokens in PROBES)
-    if small is None or large is None:
+def _listed_id(provider: str, model: str) -> str:
+    """The model id as price lists write it."""
+    if provider == "gemini":
+        return model.removeprefix("models/")
+    return model.removesuffix(OPENROUTER_BATCH) if provider == "openrouter" else model
+
+
+LISTS = {"openai": "openai", "anthropic": "anthropic", "gemini": "google", "openrouter": "openrouter"}
+"""Our provider to genai-prices' provider. Any other one, such as a compatible server, has no published prices."""
+OPENROUTER_BATCH = ":batch"
+"""OpenRouter sells batches as a model of its own, listed with this suffix and its own price."""
+CLASSES = {
+    "input": "input_mtok",
+    "cached": "cache_read_mtok",
+    "cache_write": "cache_write_mtok",
+    "cache_write_1h": "cache_write_1h_mtok",
+    "output": "output_mtok",
+}
+"""Our token class to genai-prices' name of its price."""
+BATCH = {"processing": "batch"}
+SAME_AS_STANDARD = {"gemini": frozenset({"cached"})}
+"""Classes that a provider's batch table lists at the standard price, by provider. Where genai-prices holds no batch price
+of them, the standard one is what is published: Google's table says "Same as Standard" (read 2026-10-14). OpenAI's is
+silent for its older models, so there a cached token costs what a batched input token costs."""
+
+
+@lru_cache(maxsize=1024)
+def _published(provider: str, model: str, mode: Mode, on: date) -> "Rates | None":
+    """What genai-prices publishes of a model in one lane, in force on a day. Read once: a row costs no look-up."""
+    if provider not in LISTS:
         return None
-    rates = [float(price / PROBES[0]) for price in small]
-    if any(abs(float(b / PROBES[1]) - rate) > 1e-15 for b, rate in zip(large, rates, strict=True)):
-        return TIERED
-    return _Linear(*rates)
+    if provider == "openrouter" and mode == "batch":
+        prices = _standard(provider, model + OPENROUTER_BATCH, on)
+    else:
+        prices = _batch(provider, model, on) if mode == "batch" else _standard(provider, model, on)
+    return _by_tier(prices) if "input" in prices else None
 
 
-def _probe(provider: str, model: str, tokens: int) -> "tuple[Decimal, Decimal, Decimal, Decimal] | None":
-    found = (
-        _published(provider, model, tokens, 0, 0, 0),
-        _published(provider, model, tokens, 0, tokens, 0),
-        _published(provider, model, tokens, 0, 0, tokens),
-        _published(provider, model, 0, tokens, 0, 0),
-    )
-    return None if any(price is None for price in found) else found  # pyright: ignore[reportReturnType]
+def _find(provider: str, model: str, on: date, context: "dict[str, str] | None") -> Any:
+    """genai-prices' entry of a model with its prices on a day, or None."""
+    from genai_prices import Usage, calc_price  # loads all its data: only where something is priced
 
-
-def _published(
-    provider: str, model: str, input_tokens: int, output_tokens: int, cached: int, written: int
-) -> "Decimal | None":
-    """genai-prices' batch price of one request.
-
-    Without a batch price of the model it silently returns the standard price, so the model is asked for its variants.
-    """
-    from genai_prices import Usage, calc_price
-
-    usage = Usage(
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        cache_read_tokens=cached,
-        cache_write_tokens=written,
-    )
-    context: dict[str, Any] = {"processing": "batch"}
+    usage = Usage(input_tokens=0, output_tokens=0)
+    at = datetime.combine(on, time(12), timezone.utc)
     try:
-        found = calc_price(usage, model, provider_id=provider, price_context=context)
+        found = calc_price(usage, model, provider_id=LISTS[provider], genai_request_timestamp=at, price_context=context)
     except LookupError:
         return None
-    variants = getattr(found.model, "price_variants", None) or ()
-    if not any(dict(getattr(v, "when", None) or {}).get("processing") == "batch" for v in variants):
-        return None
-    return found.total_price
+    # a price of its own for reasoning cannot be applied: output tokens include reasoning
+    return None if getattr(found.model_price, "output_reasoning_mtok", None) is not None else found
+
+
+def _standard(provider: str, model: str, on: date) -> "dict[str, Any]":
+    """The standard price of each token class that has one."""
+    found = _find(provider, model, on, None)
+    if found is None or (model.endswith(OPENROUTER_BATCH) and found.model.id != model.lower()):
+        return {}
+    return _classes(found.model_price)
+
+
+def _batch(provider: str, model: str, on: date) -> "dict[str, Any]":
+    """The batch price of each token class that has one.
+
+    Asked for a batch price it does not have, genai-prices answers with the standard price and does not say so. So a price
+    counts only where a variant holds it that applies to batches alone, on that day, and at this provider.
+    """
+    found = _find(provider, model, on, BATCH)
+    if found is None or not any(model is found.model for model in found.provider.models):
+        return {}  # an entry lent by another provider is priced without its variants
+    at = datetime.combine(on, time(12), timezone.utc)
+    held: set[str] = set()
+    for variant in getattr(found.model, "price_variants", None) or ():
+        if variant.when == BATCH and (variant.constraint is None or variant.constraint.active(at)):
+            held |= _classes(variant.prices).keys()
+    if held:
+        held |= SAME_AS_STANDARD.get(provider, frozenset())
+    return {name: price for name, price in _classes(found.model_price).items() if name in held}
+
+
+def _classes(prices: Any) -> "dict[str, Any]":
+    found = {name: getattr(prices, key, None) for name, key in CLASSES.items()}
+    return {name: price for name, price in found.items() if price is not None}
+
+
+def _by_tier(prices: "Mapping[str, Any]") -> Rates:
+    """Prices in USD per million, each with tiers of its own, as tiers of all classes in USD per token."""
+    plain = prices["input"]
+    written = prices.get("cache_write", plain)
+    # a class without a price of its own costs what the class it is part of costs
+    classes = (plain, prices.get("cached", plain), written, prices.get("cache_write_1h", written))
+    made = prices.get("output")
+    starts = {tier.start for price in (*classes, made) for tier in getattr(price, "tiers", ())} | {-1}
+
+    def tier(above: int) -> Tier:
+        output = None if made is None else _per_token(made, above)
+        return Tier._make((above, *(_per_token(price, above) for price in classes), output))
+
+    return Rates(tuple(tier(above) for above in sorted(starts, reverse=True)))
+
+
+def _per_token(price: Any, above: int) -> float:
+    """USD per token of a request with more than `above` input tokens."""
+    usd = getattr(price, "base", price)
+    for tier in getattr(price, "tiers", ()):  # in ascending order
+        if tier.start <= above:
+            usd = tier.price
+    return float(usd / Decimal(PER_MILLION))
+
+
+def _source() -> str:
+    """The package does not say when its data were made: the newest price in force is the best there is."""
+    from genai_prices.data_snapshot import get_snapshot
+
+    name, snapshot = f"genai-prices {version('genai-prices')}", get_snapshot()
+    if snapshot.from_auto_update:
+        return f"{name}, updated {snapshot.timestamp.date()}"
+    today = datetime.now(timezone.utc).date()
+    models: list[Any] = [m for p in snapshot.providers if p.id in LISTS.values() for m in p.models]
+    dated = [c for m in models for c in [*(m.prices if isinstance(m.prices, list) else ()), *(m.price_variants or ())]]
+    starts = [start for c in dated if (start := getattr(c.constraint, "start_date", None)) and start <= today]
+    return f"{name}, its newest price in force since {max(starts)}" if starts else name

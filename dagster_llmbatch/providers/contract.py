@@ -99,6 +99,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """JSON of what the answer rests on: citations, sources, search queries; as the provider gives it."""
     response: "str | None" = None
     """JSON of the whole reply."""
+    cache_write_1h_tokens: "int | None" = None
+    """Of `cache_write_tokens`, those kept for an hour: they have a higher price than the others."""
 
 
 EXTRAS = ("reasoning", "tool_calls", "logprobs", "grounding", "response")

@@ -247,9 +247,8 @@ def fault_of(status: "int | None", error: "Mapping[str, Any]") -> Fault:
 
     By its codes first; by its text only where Anthropic gives nothing else: a prompt too long, no credit.
     """
-    kind, details = error.get("type"), error.get("details")
-    code = details.get("error_code") if isinstance(details, dict) else None
-    named = _text(code) or _text(kind) or None
+    kind, code = _text(error.get("type")), _text(_dict(error.get("details")).get("error_code"))
+    named = code or kind or None
     if code in SPEND_CODES or kind == "billing_error":
         return Fault(ErrorCategory.INSUFFICIENT_BALANCE, named)
     if kind == "invalid_request_error":
@@ -260,7 +259,7 @@ def fault_of(status: "int | None", error: "Mapping[str, Any]") -> Fault:
             return Fault(ErrorCategory.INSUFFICIENT_BALANCE, named)
     if status is not None:
         return Fault(by_status(status), named)
-    return Fault(_TYPES.get(_text(kind), ErrorCategory.UNKNOWN), named)
+    return Fault(_TYPES.get(kind, ErrorCategory.UNKNOWN), named)
 
 
 def _inner(error: "Mapping[str, Any]") -> "Mapping[str, Any]":

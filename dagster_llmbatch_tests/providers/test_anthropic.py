@@ -383,16 +383,16 @@ class Account:
         return httpx.Response(200, json=page)
 
 
-def search(known: "tuple[str, ...]" = (), since: float = CREATED_AT - 1, refs: "dict[str, str] | None" = None) -> Search:
+def search(
+    known: "tuple[str, ...]" = (), since: float = CREATED_AT - 1, refs: "dict[str, str] | None" = None
+) -> Search:
     """A search for a batch of two requests, created a second after the call began."""
     return Search("k", Uploaded({REQUEST_COUNT: "2"} if refs is None else refs), since, list(OURS), known)
 
 
 def test_a_batch_is_proven_by_its_results() -> None:
     """Of two ended batches of our time and size, the one whose results hold our custom ids, in any order."""
-    account = Account(
-        [ended(id="theirs"), ended(id="ours")], results={"theirs": THEIRS, "ours": tuple(reversed(OURS))}
-    )
+    account = Account([ended(id="theirs"), ended(id="ours")], results={"theirs": THEIRS, "ours": tuple(reversed(OURS))})
     found = Api(account).provider.find(search())
     assert found is not None
     assert (found.handle, found.state) == (BatchHandle("anthropic", "ours"), BatchState.COMPLETED)

@@ -369,7 +369,14 @@ def test_an_error_as_text_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"{broken", b"[]", b"7", b'{"result":{"type":"expired"}}', b'{"custom_id":7,"result":{}}', b'{"custom_id":"a\xff"}'],
+    [
+        b"{broken",
+        b"[]",
+        b"7",
+        b'{"result":{"type":"expired"}}',
+        b'{"custom_id":7,"result":{}}',
+        b'{"custom_id":"a\xff"}',
+    ],
 )
 def test_a_line_that_cannot_be_read_is_skipped(line: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """With a warning that says its size and not its content."""

@@ -60,7 +60,9 @@ INTENTS = {
     "system": Intent(RequestTemplate(MODEL, system="Be brief."), sdk={"system": "Be brief."}),
     "cached system": Intent(RequestTemplate(MODEL, params={"system": CACHED}), sdk={"system": CACHED}),
     "params": Intent(
-        RequestTemplate(MODEL, params={"max_tokens": 50, "metadata": {"user_id": "u"}, "tools": [TOOL], "stop_sequences": ["x"]}),
+        RequestTemplate(
+            MODEL, params={"max_tokens": 50, "metadata": {"user_id": "u"}, "tools": [TOOL], "stop_sequences": ["x"]}
+        ),
         sdk={"metadata": {"user_id": "u"}, "tools": [TOOL], "stop_sequences": ["x"]},
         max_tokens=50,
     ),

@@ -357,8 +357,10 @@ def test_an_odd_field_costs_no_answer(reply: str) -> None:
 def test_counts_are_read_around_odd_ones() -> None:
     """A float that is a whole number counts; what is none is unknown, and the others stay."""
     usage = {"input_tokens": 10.0, "output_tokens": "x", "cache_read_input_tokens": 5, "cache_creation": 1}
+    usage["output_tokens_details"] = {"thinking_tokens": 1.5}
     found = succeeded(message(text("x"), usage=usage))
     assert (found.input_tokens, found.output_tokens, found.cached_tokens) == (15, None, 5)
+    assert found.reasoning_tokens is None
 
 
 def test_an_error_as_text_is_an_error() -> None:

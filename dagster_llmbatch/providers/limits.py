@@ -1,5 +1,6 @@
 """What each provider allows, as dated data in one place."""
 
+from dagster_llmbatch.providers.content import PartKind
 from dagster_llmbatch.providers.contract import Limits
 
 LIMITS = {
@@ -11,6 +12,21 @@ LIMITS = {
         retention=30 * 86_400.0,
         as_of="2026-11-30",
         source="https://platform.openai.com/docs/guides/batch",
+    ),
+    "anthropic": Limits(
+        max_requests=100_000,
+        # 256 MB are said, 10^6 or 2^20 is not; below both, and without the envelope around the lines
+        max_bytes=250_000_000 - len('{"requests":[]}'),
+        window=86_400.0,
+        cancel_settle=450.0,
+        # 29 days from creation, and a batch may run for one of them
+        retention=28 * 86_400.0,
+        # unknown; a batch bought twice costs more than this wait
+        appears_within=300.0,
+        batch_parts=frozenset(PartKind),
+        realtime_parts=frozenset(PartKind),
+        as_of="2026-11-30",
+        source="https://platform.claude.com/docs/en/build-with-claude/batch-processing",
     ),
 }
 """By provider. OpenAI's 200 MB is read as 200 million bytes, the smaller of its two meanings."""

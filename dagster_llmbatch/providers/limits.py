@@ -12,6 +12,20 @@ LIMITS = {
         retention=30 * 86_400.0,
         as_of="2026-11-30",
         source="https://platform.openai.com/docs/guides/batch",
+        batch_parts=frozenset(PartKind),
+        realtime_parts=frozenset(PartKind),
+    ),
+    "openrouter": Limits(
+        max_requests=5_000,
+        max_bytes=199_900_000,
+        window=86_400.0,
+        cancel_settle=0.0,
+        retention=30 * 86_400.0,
+        as_of="2026-11-30",
+        source="https://openrouter.ai/docs/features/batch",
+        appears_within=300.0,
+        can_cancel=False,
+        realtime_parts=frozenset(PartKind),
     ),
     "anthropic": Limits(
         max_requests=100_000,
@@ -29,4 +43,5 @@ LIMITS = {
         source="https://platform.claude.com/docs/en/build-with-claude/batch-processing",
     ),
 }
-"""By provider. OpenAI's 200 MB is read as 200 million bytes, the smaller of its two meanings."""
+"""By provider. 200 MB is read as 200 million bytes, the smaller of its two meanings; OpenRouter counts the body, in which the
+requests stand in a frame of our own."""

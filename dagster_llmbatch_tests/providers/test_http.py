@@ -18,7 +18,7 @@ from dagster_llmbatch.errors import (
 )
 from dagster_llmbatch.providers.http import ATTEMPTS, LONGEST_WAIT, ProviderHttp, backoff, retry_after
 from dagster_llmbatch.providers.lines import split_lines
-from dagster_llmbatch.providers.openai_rows import classify
+from dagster_llmbatch.providers.openai_faults import classify
 
 SECRET = "sk-very-secret"
 TEXT = "the provider's own words"

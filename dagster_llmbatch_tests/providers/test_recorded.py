@@ -25,7 +25,8 @@ from dagster_llmbatch.providers.contract import (
 from dagster_llmbatch.providers.http import ProviderHttp
 from dagster_llmbatch.providers.lines import split_lines
 from dagster_llmbatch.providers.openai import OpenAIBatchProvider, read_batch
-from dagster_llmbatch.providers.openai_rows import classify, read_row
+from dagster_llmbatch.providers.openai_faults import classify
+from dagster_llmbatch.providers.openai_rows import read_row
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("LLMBATCH_RECORDED") or ROOT.parent / "shared" / "recorded") / "openai"
@@ -87,7 +88,7 @@ def test_batch_objects(path: Path) -> None:
     listed = [batch for body in bodies if isinstance(body, dict) for batch in body.get("data") or ()]
     batches = [body for body in [*bodies, *listed] if isinstance(body, dict) and body.get("object") == "batch"]
     for body in batches:
-        status = read_batch(body)
+        status = read_batch(body, "openai")
         assert status.handle.batch_id == body["id"]
         assert status.state is not BatchState.UNKNOWN
         assert status.provider_state == body["status"]
@@ -107,7 +108,7 @@ def test_result_files(path: Path) -> None:
             continue
         content = content_of(exchange["response"]["body"])
         lines = [json.loads(line) for line in split_lines([content])]
-        status = read_batch({"id": "b", "status": "completed", "output_file_id": "f"})
+        status = read_batch({"id": "b", "status": "completed", "output_file_id": "f"}, "openai")
         found = list(served(exchange).outcomes(status))
         assert [o.custom_id for o in found] == [line["custom_id"] for line in lines]
         for outcome, line in zip(found, lines, strict=True):
@@ -233,7 +234,7 @@ def test_captured_and_documented_rows() -> None:
     http = ProviderHttp("openai", base_url="https://api.test", headers={}, classify=classify, timeout=1.0)
     errors = [http.error(httpx.Response(404, json=body)) for body in by_kind["body"]]
     assert [type(error) for error in errors] == [BatchNotFoundError]
-    statuses = [read_batch({"id": "b", **fragment}) for fragment in by_kind["batch_fragment"]]
+    statuses = [read_batch({"id": "b", **fragment}, "openai") for fragment in by_kind["batch_fragment"]]
     assert [(s.state, s.error_code, s.queue_full) for s in statuses] == [
         (BatchState.FAILED, "mismatched_model", False),
         (BatchState.FAILED, "token_limit_exceeded", True),

@@ -126,7 +126,7 @@ def llm_batch_asset(
             extras=_extras(extras, name),
             batch_provider=batch_provider,
         )
-        described = LLMBatchAsset(spec.key, recipe, policy, wait, streams=io_manager_key is None)
+        described = LLMBatchAsset(spec.key, recipe, policy, batch_above, wait, streams=io_manager_key is None)
         found_ins = _ins(function, ins or {}, resource_key)
         spec = spec.merge_attributes(
             deps=[*_deps(found_ins), *(deps or [])],

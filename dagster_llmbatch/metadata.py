@@ -71,10 +71,10 @@ def submitted(
 
 
 def _chosen_because(entry: Entry) -> "dict[str, Any]":
-    """Why this provider, and what the user should know about it."""
+    """Why this provider and this lane, and what the user should know about them."""
     because = entry.settings.get("chosen_because") or {}
-    found = {"llmbatch/provider_reason": because["provider"]} if because.get("provider") else {}
-    return found | ({"llmbatch/warnings": because["warnings"]} if because.get("warnings") else {})
+    named = {"provider": "llmbatch/provider_reason", "lane": "llmbatch/lane_reason", "warnings": "llmbatch/warnings"}
+    return {key: because[name] for name, key in named.items() if because.get(name)}
 
 
 def progress(batches: "Sequence[BatchRecord]") -> "dict[str, Any]":
@@ -104,7 +104,6 @@ def published(
     batches: "Sequence[BatchRecord]",
     *,
     schema: pa.Schema,
-    lane_reason: str,
     replayed: bool,
     notes: "Sequence[str]",
 ) -> "dict[str, Any]":
@@ -133,7 +132,6 @@ def published(
         "llmbatch/generation": entry.generation,
         "llmbatch/waves": entry.wave,
         "llmbatch/lane": "batch",
-        "llmbatch/lane_reason": lane_reason,
         "llmbatch/provider": entry.settings["provider"],
         **_chosen_because(entry),
         "llmbatch/replayed": replayed,

@@ -12,6 +12,7 @@ from dagster_llmbatch import dagster_internals as internals
 from dagster_llmbatch import metadata, suspension
 from dagster_llmbatch.core.advance import Published, Waiting, Workplace, advance, claim
 from dagster_llmbatch.core.decide import Claim
+from dagster_llmbatch.core.lane import LanePolicy, choose_lane
 from dagster_llmbatch.core.plan import plan_rows
 from dagster_llmbatch.core.recipe import Recipe
 from dagster_llmbatch.core.results import read_results
@@ -32,17 +33,11 @@ class LLMBatchAsset:
 
     key: dg.AssetKey
     recipe: Recipe
-    policy: str
+    policy: LanePolicy
+    batch_above: int
     wait: Wait
     streams: bool
     """Whether its IO manager takes a stream of record batches."""
-
-    @property
-    def lane_reason(self) -> str:
-        """Why the rows go through a batch."""
-        if self.policy == "batch":
-            return "policy is batch"
-        return "policy is auto; the realtime lane and repair are not available in this version"
 
 
 def run_partition(
@@ -135,13 +130,23 @@ def _entry(
         namespace=key.namespace,
         partition=key.partition_key,
         model_id_of=partial(_model_id, resource, asset, where.provider),
-        chosen_because={"provider": where.reason, "warnings": list(where.warnings)},
     )
+    # why it was chosen is kept with the plan and is no part of its digest: the same question in other words is the same
+    because = {"provider": where.reason, "lane": _lane_reason(asset, plan.row_count), "warnings": list(where.warnings)}
+    plan = replace(plan, settings={**plan.settings, "chosen_because": because})
     if asset.recipe.id_column is None:
         context.log.warning("%s: no id_column, so rows are known by their number; set one.", key)
     entry, how = claim(key, plan, run_id=run.run_id, lineage=lineage, ledger=work.ledger, now=work.now())
     context.log.info("%s: %d rows, generation %d (%s).", key, plan.row_count, entry.generation, _CLAIMS[how])
     return entry
+
+
+def _lane_reason(asset: LLMBatchAsset, rows: int) -> str:
+    """Why the rows go through a batch."""
+    lane = choose_lane(asset.policy, rows, batch_above=asset.batch_above)
+    if lane.mode == "batch":
+        return lane.reason
+    return f"{lane.reason}; the realtime lane is not available in this version, so they are batched"
 
 
 def _model_id(resource: LLMBatchResource, asset: LLMBatchAsset, provider: str, model: str) -> str:
@@ -203,7 +208,6 @@ def _materialization(
         entry,
         progress.batches,
         schema=reader.schema,
-        lane_reason=asset.lane_reason,
         replayed=progress.replayed,
         notes=notes,
     )

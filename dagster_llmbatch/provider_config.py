@@ -77,16 +77,22 @@ class ModelConfig(dg.Config):
     supports_async_batch: bool | None = Field(
         default=None, description="Whether the vendor can batch the model; None: it can, where it has a batch API."
     )
+    openrouter_model: str | None = Field(
+        default=None, description="The model's slug at OpenRouter, where that does not follow from its name."
+    )
 
 
 class PriceConfig(dg.Config):
-    """A price of your own, in USD per million tokens, at the batch rate."""
+    """A price of your own, in USD per million tokens, in the lane it is given for."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     input: float = Field(ge=0, description="USD per million input tokens.")
     output: float = Field(ge=0, description="USD per million output tokens.")
     cached: float | None = Field(default=None, ge=0, description="USD per million cached input tokens; None: as input.")
+    cache_write: float | None = Field(
+        default=None, ge=0, description="USD per million input tokens written to the cache; None: as input."
+    )
 
 
 def key_alone(values: "dict[str, Any]", name: str) -> "dict[str, Any]":

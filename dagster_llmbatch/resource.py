@@ -32,8 +32,8 @@ from dagster_llmbatch.provider_config import (
     key_alone,
 )
 from dagster_llmbatch.providers.contract import BatchHandle, BatchProvider, BatchStatus, Mode
-from dagster_llmbatch.providers.registry import COMPATIBLE, PROVIDERS, how_to_configure, make_provider, parse_model
-from dagster_llmbatch.providers.resolution import ModelSpec, Resolution, resolve
+from dagster_llmbatch.providers.registry import COMPATIBLE, PROVIDERS, how_to_configure, make_provider
+from dagster_llmbatch.providers.resolution import BatchAbility, ModelSpec, Resolution, ability_at, resolve, split_model
 
 WORKING_FOLDER = ".llmbatch"
 """Where the ledger goes when the Dagster home is temporary."""
@@ -104,7 +104,10 @@ class LLMBatchResource(dg.ConfigurableResource):
         "buy again at the risk of paying twice.",
     )
     prices: dict[str, PriceConfig] = Field(
-        default={}, description="Prices of your own by model string, such as openai:my-finetune."
+        default={}, description="Batch prices of your own by model string, such as openai:my-finetune."
+    )
+    realtime_prices: dict[str, PriceConfig] = Field(
+        default={}, description="Prices of your own for realtime calls, by model string."
     )
 
     @model_validator(mode="before")
@@ -127,10 +130,17 @@ class LLMBatchResource(dg.ConfigurableResource):
             on_reclaim=self.on_reclaim,
         )
 
-    def configured(self) -> "frozenset[str]":
-        """The providers that have what it takes to reach them."""
-        found = {name for name in PROVIDERS if (config := getattr(self, name)) is not None and config.api_key}
-        return frozenset(found | {f"{COMPATIBLE}{name}" for name in self.compatible})
+    def configured(self) -> "dict[str, BatchAbility]":
+        """The providers that can be reached, and what their addresses and our configuration tell of their batches."""
+        found: dict[str, BatchAbility] = {}
+        for name in PROVIDERS:
+            config = getattr(self, name)
+            if config is not None and config.api_key:
+                found[name] = ability_at(config.base_url)
+        for name, server in self.compatible.items():
+            without = BatchAbility(False, "its configuration says batches=False")
+            found[f"{COMPATIBLE}{name}"] = ability_at(server.base_url) if server.batches else without
+        return found
 
     def provider(self, name: str) -> BatchProvider:
         """The client of one provider. Raises MissingApiKeyError where it is not configured."""
@@ -154,14 +164,9 @@ class LLMBatchResource(dg.ConfigurableResource):
 
     def resolve(self, model: str, *, batch_provider: "str | None" = None) -> Resolution:
         """Where a model is batched. Raises MissingApiKeyError or NotBatchCapableError."""
-        config = self.models.get(model)
-        spec = None
-        if config is not None:
-            spec = ModelSpec(batch_provider=config.batch_provider, supports_async_batch=config.supports_async_batch)
-        without = frozenset(f"{COMPATIBLE}{name}" for name, server in self.compatible.items() if not server.batches)
-        return resolve(
-            model, batch_provider=batch_provider, spec=spec, configured=self.configured(), cannot_batch=without
-        )
+        known = self.models.get(model)
+        spec = None if known is None else ModelSpec(*split_model(model), **known.model_dump())
+        return resolve(model, batch_provider=batch_provider, spec=spec, configured=self.configured())
 
     def submit(self, requests: "Iterable[LLMRequest]", *, external_key: "str | None" = None) -> BatchHandle:
         """Create one provider batch, outside any asset and ledger; the handle is plain data (`to_json`, `from_json`).
@@ -228,7 +233,7 @@ class LLMBatchResource(dg.ConfigurableResource):
 
     def complete(self, request: LLMRequest, *, extras: "Collection[str]" = ()) -> LLMResult:
         """One realtime call at the full price, validated. Asked once: an answer that is lost may have been billed."""
-        provider_name, model_id = parse_model(request.model)
+        provider_name, model_id = split_model(request.model)
         with self.clients() as clients:
             found = single_batch.complete(
                 request, clients.of(provider_name), model_id_of=lambda _: model_id, extras=extras
@@ -285,7 +290,8 @@ class LLMBatchResource(dg.ConfigurableResource):
             )
 
     def _price(self, mode: Mode = "batch") -> OutcomePrice:
-        book = PriceBook({n: Price(input=p.input, output=p.output, cached=p.cached) for n, p in self.prices.items()})
+        own = ({n: Price(**p.model_dump()) for n, p in prices.items()} for prices in (self.prices, self.realtime_prices))
+        book = PriceBook(*own)
 
         def price(
             provider: str, asked_for: str, answered_by: "str | None", tokens: "Sequence[int | None]"

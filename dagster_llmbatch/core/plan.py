@@ -85,14 +85,12 @@ def plan_rows(
     namespace: str,
     partition: str,
     model_id_of: "ModelIdOf | None" = None,
-    chosen_because: "Mapping[str, Any] | None" = None,
 ) -> Plan:
     """Render, fingerprint and store every row of `rows` (anything that speaks Arrow, or a path to Parquet).
 
     Args:
         recipe: with the provider that is to be asked, and its id of the model.
         model_id_of: reads the models that rows choose; None: "provider:model" of the recipe's provider.
-        chosen_because: JSON about why this provider and lane, kept with the plan and no part of its digest.
 
     Raises InputError for null or repeated ids, missing or clashing columns, and columns Parquet cannot hold.
     """
@@ -135,8 +133,7 @@ def plan_rows(
         "id_column": recipe.id_column,
         **({"extras": list(recipe.extras)} if recipe.extras else {}),
     }
-    known = digest(writer.digest, canonical_json(settings))
-    return Plan(writer.name, known, writer.rows, {**settings, "chosen_because": dict(chosen_because or {})})
+    return Plan(writer.name, digest(writer.digest, canonical_json(settings)), writer.rows, settings)
 
 
 def _prefixed(provider: str) -> ModelIdOf:

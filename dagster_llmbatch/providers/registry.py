@@ -1,21 +1,26 @@
 """Providers by name: the model string, and a client for it."""
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from dagster_llmbatch.errors import ConfigurationError, MissingApiKeyError, UnknownProviderError
+from dagster_llmbatch.providers.anthropic import AnthropicBatchProvider
 from dagster_llmbatch.providers.contract import BatchProvider
+from dagster_llmbatch.providers.gemini import GeminiBatchProvider
 from dagster_llmbatch.providers.openai import OpenAIBatchProvider
+from dagster_llmbatch.providers.openrouter import OpenRouterBatchProvider
+from dagster_llmbatch.providers.resolution import split_model
 
 _PROVIDERS: "dict[str, Callable[..., BatchProvider]]" = {
     "openai": OpenAIBatchProvider,
+    "anthropic": AnthropicBatchProvider,
+    "gemini": GeminiBatchProvider,
+    "openrouter": OpenRouterBatchProvider,
 }
 PROVIDERS = tuple(_PROVIDERS)
 COMPATIBLE = "compatible/"
 """Begins the name of a provider that is an OpenAI-compatible server: compatible/groq."""
-_COMPATIBLE_NAME = re.compile(r"compatible/[A-Za-z0-9_.-]+")
 API_KEY_VARIABLES = {
     "openai": "OPENAI_API_KEY",
     "anthropic": "ANTHROPIC_API_KEY",
@@ -30,14 +35,10 @@ def parse_model(model: str, *, asset: str = "") -> "tuple[str, str]":
 
     Raises UnknownProviderError for another prefix, or none.
     """
-    provider, colon, model_id = model.partition(":")
-    if colon and model_id.strip() and (provider in _PROVIDERS or _COMPATIBLE_NAME.fullmatch(provider)):
-        return provider, model_id
-    where = f"{asset}: " if asset else ""
-    raise UnknownProviderError(
-        f'{where}model {model!r} is not of the form "provider:model", such as "openai:gpt-5-mini". Providers: '
-        f"{', '.join(PROVIDERS)}, and compatible/NAME for an OpenAI-compatible server."
-    )
+    try:
+        return split_model(model)
+    except UnknownProviderError as error:
+        raise UnknownProviderError(f"{asset}: {error}" if asset else str(error)) from None
 
 
 def how_to_configure(name: str) -> str:
@@ -55,7 +56,7 @@ def how_to_configure(name: str) -> str:
 def make_provider(name: str, *, api_key: str, **options: Any) -> BatchProvider:
     """A client of one provider. Raises UnknownProviderError or MissingApiKeyError."""
     make = _PROVIDERS.get(name)
-    if make is None and _COMPATIBLE_NAME.fullmatch(name):
+    if make is None and name.startswith(COMPATIBLE):
         make = partial(OpenAIBatchProvider, name=name)
     if make is None:
         raise UnknownProviderError(

@@ -27,7 +27,8 @@ from dagster_llmbatch.providers.contract import (
     Search,
     Uploaded,
 )
-from dagster_llmbatch.providers.openai import KEY, PAGE, OpenAIBatchProvider
+from dagster_llmbatch.providers.openai import KEY, OpenAIBatchProvider
+from dagster_llmbatch.providers.openai_batches import PAGE
 from dagster_llmbatch.providers.openai_requests import CHAT, RESPONSES, OpenAIEncoder
 
 SECRET = "sk-very-secret"

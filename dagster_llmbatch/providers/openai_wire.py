@@ -86,7 +86,7 @@ def decode_line(line: bytes) -> "Line | None":
         return _tolerant(line)
 
 
-def plain(content: bytes) -> Any:
+def plain(content: "bytes | str") -> Any:
     """Any JSON, also with half an emoji in it, as plain values. Raises ValueError."""
     return _plain(json.loads(content))
 

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-import msgspec
 
 from dagster_llmbatch.errors import (
     AmbiguousCreateError,
@@ -104,7 +103,6 @@ class OpenRouterBatchProvider:
         """
         length, content = batch_body(requests, template)
         headers = {"content-type": "application/json", "content-length": str(length)}
-        started = self._now()
         try:
             created = self._http.call_once("POST", "batches", content=content, headers=headers)
         except RejectedError as error:
@@ -113,7 +111,7 @@ class OpenRouterBatchProvider:
             raise AmbiguousCreateError(
                 f"{self.name}: the create call succeeded without naming a batch.", provider=self.name
             )
-        return read_batch(created, BatchHandle(self.name, str(created["id"]), {_CREATED: str(started)}))
+        return read_batch(created, BatchHandle(self.name, str(created["id"]), {_CREATED: str(self._now())}))
 
     def find(self, search: Search) -> "BatchStatus | None":
         """Look among the batches created since, of our endpoint and size, for one whose results have our custom ids.
@@ -251,7 +249,7 @@ class OpenRouterBatchProvider:
             content = b"".join(pieces)
         try:
             return split_rows(content, rows)
-        except msgspec.MsgspecError:
+        except ValueError:
             raise TransientProviderError(
                 f"{self.name}: an answer of {len(content)} bytes is no JSON object.",
                 provider=self.name,

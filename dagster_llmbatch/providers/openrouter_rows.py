@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from math import fsum
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -111,14 +112,19 @@ def custom_id_of(row: bytes) -> "str | None":
 
 
 def split_rows(content: bytes, name: str) -> "tuple[dict[str, Any], list[bytes] | None]":
-    """A JSON object without the list of that name, and the list's rows as they came, so that a broken one spoils no other.
-
-    Raises msgspec.MsgspecError for anything else.
-    """
-    found = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-    rows = msgspec.json.decode(found.pop(name, b"null"), type=list[msgspec.Raw] | None)
-    body = {key: msgspec.json.decode(value) for key, value in found.items()}
-    return body, None if rows is None else [bytes(row) for row in rows]
+    """A JSON object without the list of that name, and the list's rows as they came. Raises ValueError for anything else."""
+    try:
+        found = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        rows = msgspec.json.decode(found.pop(name, b"null"), type=list[msgspec.Raw] | None)
+        body = {key: msgspec.json.decode(value) for key, value in found.items()}
+        return body, None if rows is None else [bytes(row) for row in rows]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        # half an emoji in one row would hide all the others
+        body = plain(content.decode("utf-8", "replace"))
+    given = body.pop(name, None) if isinstance(body, dict) else body
+    if not isinstance(body, dict) or not isinstance(given, list | NoneType):
+        raise ValueError("no object with a list in it")
+    return body, None if given is None else [msgspec.json.encode(row) for row in given]
 
 
 def read_batch(

@@ -49,6 +49,8 @@ class OpenAIBatchProvider:
             that a batch takes no parts.
     """
 
+    limits = LIMITS["openai"]
+
     def __init__(
         self,
         *,
@@ -69,7 +71,8 @@ class OpenAIBatchProvider:
         headers |= {"openai-organization": organization} if organization else {}
         headers |= {"openai-project": project} if project else {}
         self.name = name
-        self.limits = _limits(endpoint, batches)
+        if endpoint == CHAT or not batches:
+            self.limits = _narrowed(self.limits, endpoint, batches)
         self._endpoint = endpoint
         self._batches = batches
         self._http = ProviderHttp(
@@ -188,9 +191,10 @@ class OpenAIBatchProvider:
             )
 
 
-def _limits(endpoint: str, batches: bool) -> Limits:
-    found = LIMITS["openai"]
+def _narrowed(limits: Limits, endpoint: str, batches: bool) -> Limits:
     if endpoint == CHAT:
-        no_url = frozenset({PartKind.DOCUMENT_URL})
-        found = replace(found, batch_parts=found.batch_parts - no_url, realtime_parts=found.realtime_parts - no_url)
-    return found if batches else replace(found, batch_parts=frozenset())
+        not_taken = frozenset({PartKind.DOCUMENT_URL})
+        limits = replace(
+            limits, batch_parts=limits.batch_parts - not_taken, realtime_parts=limits.realtime_parts - not_taken
+        )
+    return limits if batches else replace(limits, batch_parts=frozenset())

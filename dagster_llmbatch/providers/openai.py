@@ -1,10 +1,9 @@
 """OpenAI's Batch API, and servers that speak it. Facts: https://platform.openai.com/docs/guides/batch, read 2026-11-30."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -18,7 +17,6 @@ from dagster_llmbatch.errors import (
 from dagster_llmbatch.providers.content import Content, PartKind
 from dagster_llmbatch.providers.contract import (
     BatchHandle,
-    BatchState,
     BatchStatus,
     ErrorCategory,
     Limits,
@@ -31,38 +29,27 @@ from dagster_llmbatch.providers.contract import (
 from dagster_llmbatch.providers.http import ProviderHttp
 from dagster_llmbatch.providers.limits import LIMITS
 from dagster_llmbatch.providers.lines import split_lines
-from dagster_llmbatch.providers.openai_faults import QUEUE_FULL_CODES, classify
+from dagster_llmbatch.providers.openai_batches import CLOCK_SKEW, listed, read_batch
+from dagster_llmbatch.providers.openai_faults import classify
 from dagster_llmbatch.providers.openai_requests import CHAT, PARTS, RESPONSES, OpenAIEncoder, realtime_body
 from dagster_llmbatch.providers.openai_rows import read_row, reply_line, unreadable_reply
 
 KEY = "llmbatch_key"
 """The metadata pair that carries our external key."""
-CLOCK_SKEW = 300.0
-"""Seconds the provider's clock may be behind ours."""
-PAGE = 100
-
-STATES = {
-    "validating": BatchState.PENDING,
-    "in_progress": BatchState.RUNNING,
-    "finalizing": BatchState.RUNNING,
-    "cancelling": BatchState.CANCELLING,
-    "completed": BatchState.COMPLETED,
-    "failed": BatchState.FAILED,
-    "expired": BatchState.EXPIRED,
-    "cancelled": BatchState.CANCELLED,
-}
 
 
 class OpenAIBatchProvider:
     """A BatchProvider over OpenAI's files and batches endpoints, at OpenAI or at a server that speaks them.
 
     Args:
-        api_key: sent as a bearer token; a placeholder for servers that ask for none.
+        api_key: sent as a bearer token; empty, or a placeholder, for servers that ask for none.
         endpoint: /v1/responses or /v1/chat/completions; most compatible servers have the second only.
         name: stands in handles and errors: a batch is looked for only where it was submitted.
         batches: False for a server without batch endpoints: every batch call raises NotBatchCapableError, and `limits` says
             that a batch takes no parts.
     """
+
+    limits = LIMITS["openai"]
 
     def __init__(
         self,
@@ -80,11 +67,12 @@ class OpenAIBatchProvider:
     ) -> None:
         if endpoint not in PARTS:
             raise ConfigurationError(f"{name}: endpoint {endpoint!r} is none of {', '.join(PARTS)}.")
-        headers = {"authorization": f"Bearer {api_key}"}
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         headers |= {"openai-organization": organization} if organization else {}
         headers |= {"openai-project": project} if project else {}
         self.name = name
-        self.limits = _limits(endpoint, batches)
+        if endpoint == CHAT or not batches:
+            self.limits = _narrowed(self.limits, endpoint, batches)
         self._endpoint = endpoint
         self._batches = batches
         self._http = ProviderHttp(
@@ -203,75 +191,10 @@ class OpenAIBatchProvider:
             )
 
 
-def _limits(endpoint: str, batches: bool) -> Limits:
-    found = LIMITS["openai"]
+def _narrowed(limits: Limits, endpoint: str, batches: bool) -> Limits:
     if endpoint == CHAT:
-        no_url = frozenset({PartKind.DOCUMENT_URL})
-        found = replace(found, batch_parts=found.batch_parts - no_url, realtime_parts=found.realtime_parts - no_url)
-    return found if batches else replace(found, batch_parts=frozenset())
-
-
-def listed(http: ProviderHttp, filters: "Mapping[str, Any]", *, since: float) -> "Iterator[dict[str, Any]]":
-    """Batches newest first, page by page, until a page reaches back before `since` (unix seconds)."""
-    after: dict[str, Any] = {}
-    seen: set[str] = set()
-    while True:
-        page = http.call("GET", "batches", params={"limit": PAGE, **filters, **after})
-        data = page.get("data")
-        batches = [b for b in data if isinstance(b, dict) and b.get("id")] if isinstance(data, list) else []
-        fresh = [b for b in batches if b["id"] not in seen]
-        yield from fresh
-        # a server that does not say whether there is more has more where the page is full and not the one before
-        more = page.get("has_more", len(batches) >= PAGE)
-        if not more or not fresh or _reaches_back(fresh, since):
-            return
-        seen.update(b["id"] for b in fresh)
-        after = {"after": page.get("last_id") or fresh[-1]["id"]}
-
-
-def _reaches_back(page: "list[dict[str, Any]]", since: float) -> bool:
-    """Whether a page that is newest first ends before `since`; one in another order, or without times, never does."""
-    newest, oldest = (_number(page[at].get("created_at")) for at in (0, -1))
-    return newest is not None and oldest is not None and oldest < since and newest >= oldest
-
-
-def read_batch(body: "Mapping[str, Any]", provider: str, refs: "Mapping[str, str] | None" = None) -> BatchStatus:
-    """A batch object as a status. Old objects and compatible servers lack fields; either file id may be null, empty or absent.
-
-    `refs`: what is known of it already.
-    """
-    raw = str(body.get("status"))
-    state = STATES.get(raw.lower(), BatchState.UNKNOWN)
-    counts = body.get("request_counts") or {}
-    error = _first_error(body.get("errors"))
-    given = {"input_file_id": str(body["input_file_id"])} if body.get("input_file_id") else {}
-    ended = next((found for name in _ENDED_AT if (found := _number(body.get(name)))), None)
-    return BatchStatus(
-        handle=BatchHandle(provider, str(body["id"]), {**(refs or {}), **given}),
-        state=state,
-        provider_state=raw,
-        total=counts.get("total"),
-        completed=counts.get("completed"),
-        failed=counts.get("failed"),
-        created_at=_number(body.get("created_at")),
-        expires_at=_number(body.get("expires_at")),
-        ended_at=ended,
-        result_refs={name: str(body[name]) for name in ("output_file_id", "error_file_id") if body.get(name)},
-        error_code=error.get("code"),
-        error_message=error.get("message"),
-        queue_full=state is BatchState.FAILED and error.get("code") in QUEUE_FULL_CODES,
-    )
-
-
-_ENDED_AT = ("completed_at", "failed_at", "expired_at", "cancelled_at")
-
-
-def _first_error(errors: Any) -> "dict[str, Any]":
-    """The first entry of a batch's errors: a list object at OpenAI, a bare list elsewhere."""
-    entries = errors.get("data") if isinstance(errors, dict) else errors
-    first = entries[0] if isinstance(entries, list) and entries else {}
-    return first if isinstance(first, dict) else {"message": str(first)}
-
-
-def _number(value: Any) -> "float | None":
-    return value if isinstance(value, int | float) else None
+        not_taken = frozenset({PartKind.DOCUMENT_URL})
+        limits = replace(
+            limits, batch_parts=limits.batch_parts - not_taken, realtime_parts=limits.realtime_parts - not_taken
+        )
+    return limits if batches else replace(limits, batch_parts=frozenset())

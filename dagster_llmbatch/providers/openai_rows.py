@@ -77,7 +77,7 @@ def _row_error(custom_id: str, error: WireError, fault: FaultOf) -> Outcome:
     return Outcome(
         custom_id,
         kind,
-        error_code=found.code,
+        error_code=found.code or (None if error.code is None else str(error.code)),
         error_message=error.message,
         error_category=category,
         retryable=retryable,

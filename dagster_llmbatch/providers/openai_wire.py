@@ -86,7 +86,7 @@ def decode_line(line: bytes) -> "Line | None":
         return _tolerant(line)
 
 
-def plain(content: bytes) -> Any:
+def plain(content: "bytes | str") -> Any:
     """Any JSON, also with half an emoji in it, as plain values. Raises ValueError."""
     return _plain(json.loads(content))
 
@@ -127,6 +127,7 @@ def _reshaped(row: "dict[str, Any]") -> "dict[str, Any]":
             item.pop("content", None)
         elif isinstance(item.get("content"), str):
             item["content"] = [{"type": "output_text", "text": item["content"]}]
+        _dicts(item, "content")
     for choice in choices:
         _only(choice, str, "finish_reason")
         message = choice.get("message") or {}
@@ -161,6 +162,9 @@ def _only(holder: "dict[str, Any]", kind: type, *names: str) -> None:
 
 
 def _dicts(holder: "dict[str, Any]", name: str) -> "list[dict[str, Any]]":
-    """The objects in a list of objects, and nothing else of it."""
+    """The objects in a list of them. What else stands between them is dropped from it."""
     found = holder.get(name)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    objects = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    if objects:
+        holder[name] = objects
+    return objects

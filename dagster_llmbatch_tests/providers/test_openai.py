@@ -15,9 +15,12 @@ from dagster_llmbatch.errors import (
     BatchNotFoundError,
     ConfigurationError,
     ProviderError,
+    QuotaExhaustedError,
+    RateLimitedError,
     RejectedError,
     TransientProviderError,
 )
+from dagster_llmbatch.providers.content import DocumentPart, TextPart
 from dagster_llmbatch.providers.contract import (
     BatchHandle,
     BatchState,
@@ -27,7 +30,8 @@ from dagster_llmbatch.providers.contract import (
     Search,
     Uploaded,
 )
-from dagster_llmbatch.providers.openai import KEY, PAGE, OpenAIBatchProvider
+from dagster_llmbatch.providers.openai import KEY, OpenAIBatchProvider
+from dagster_llmbatch.providers.openai_batches import PAGE
 from dagster_llmbatch.providers.openai_requests import CHAT, RESPONSES, OpenAIEncoder
 
 SECRET = "sk-very-secret"
@@ -65,6 +69,13 @@ def batch(**fields: Any) -> "dict[str, Any]":
 def always(content: Any, status: int = 200) -> Answer:
     """The same JSON answer to everything."""
     return lambda request: httpx.Response(status, json=content)
+
+
+def _raise(error: Exception) -> Answer:
+    def answer(request: httpx.Request) -> httpx.Response:
+        raise error
+
+    return answer
 
 
 def status_of(**fields: Any) -> BatchStatus:
@@ -138,7 +149,9 @@ def test_any_prompt_survives_the_line(prompt: str, endpoint: str, system: "str |
     assert [m["content"] for m in messages[:-1]] == ([] if system is None else [system])
 
 
-@pytest.mark.parametrize("name", ["model", "input", "messages", "stream", "instructions", "response_format"])
+@pytest.mark.parametrize(
+    "name", ["model", "input", "messages", "stream", "background", "instructions", "response_format"]
+)
 def test_parameters_that_are_ours_are_refused(name: str) -> None:
     """What the package sets cannot be set beside it."""
     with pytest.raises(ConfigurationError, match=name):
@@ -162,6 +175,71 @@ def test_other_numbers_json_lacks_are_refused(params: "dict[str, Any]") -> None:
     """Infinity, and NaN at any depth, are not quietly changed into null."""
     with pytest.raises(ConfigurationError):
         OpenAIEncoder(RequestTemplate("m", params=params), RESPONSES)
+
+
+def test_parts_change_nothing_around_them() -> None:
+    """A prompt of one text part asks the same as the text, in the form of the endpoint; text beside parts is escaped."""
+    encoder = OpenAIEncoder(RequestTemplate("m", system="S", schema=SCHEMA), RESPONSES)
+    plain, parts = (json.loads(encoder.line("r-1", prompt)) for prompt in ("a\n\u2028", (TextPart("a\n\u2028"),)))
+    assert plain["body"]["input"][-1].pop("content") == "a\n\u2028"
+    assert parts["body"]["input"][-1].pop("content") == [{"type": "input_text", "text": "a\n\u2028"}]
+    assert plain == parts
+
+
+def test_chat_takes_no_document_by_url() -> None:
+    """Said before anything is sent."""
+    encoder = OpenAIEncoder(TEMPLATE, CHAT)
+    with pytest.raises(ConfigurationError, match="document"):
+        encoder.line("r-1", (DocumentPart(url="https://x.test/a.pdf"),))
+
+
+def test_requests_of_one_model_share_a_batch() -> None:
+    """Schema, system prompt and parameters may differ within a batch; the model may not."""
+    group = Api(always({})).provider.group
+    assert group(TEMPLATE) == group(RequestTemplate("gpt-5-mini", system="S", params={"a": 1}, schema=SCHEMA))
+    assert group(TEMPLATE) != group(RequestTemplate("gpt-5-nano"))
+
+
+# Realtime
+
+
+@pytest.mark.parametrize(("endpoint", "path"), [(RESPONSES, "/v1/responses"), (CHAT, "/v1/chat/completions")])
+def test_a_realtime_call(endpoint: str, path: str) -> None:
+    """One POST whose body is that of a batch line; the reply is an outcome, with extras where asked for."""
+    reply = {"model": "m-1", "choices": [{"message": {"content": "yes", "reasoning": "hm"}, "finish_reason": "stop"}]}
+    api = Api(always(reply), endpoint=endpoint)
+    template = RequestTemplate("gpt-5-mini", system="S", params={"temperature": 0}, schema=SCHEMA)
+    found = api.provider.complete(template, "Hi")
+    (request,) = api.requests
+    assert (request.method, request.url.path) == ("POST", path)
+    assert request.headers["content-type"] == "application/json"
+    assert json.loads(request.content) == json.loads(OpenAIEncoder(template, endpoint).line("r-1", "Hi"))["body"]
+    assert (found.kind, found.text, found.model, found.reasoning) == (OutcomeKind.ANSWER, "yes", "m-1", None)
+    assert api.provider.complete(template, "Hi", extras=["reasoning"]).reasoning == "hm"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "category"),
+    [
+        (always({"error": {"code": "invalid_api_key"}}, 401), RejectedError, "auth"),
+        (always({"error": {"code": "model_not_found"}}, 404), RejectedError, "client_error"),
+        (always({"error": {"code": "context_length_exceeded"}}, 400), RejectedError, "context_overflow"),
+        (always({"error": {"code": "rate_limit_exceeded"}}, 429), RateLimitedError, "rate_limit"),
+        (always({"error": {"code": "insufficient_quota"}}, 429), QuotaExhaustedError, "insufficient_balance"),
+        (always({}, 500), TransientProviderError, "server_error"),
+        (_raise(httpx.ReadTimeout("x")), TransientProviderError, "api_timeout"),
+    ],
+    ids=["key", "model", "too long", "rate", "quota", "server", "timeout"],
+)
+def test_a_realtime_call_is_sent_once(answer: Answer, kind: "type[ProviderError]", category: str) -> None:
+    """Whether to ask again is for the core to say: a lost reply may have been billed."""
+    api = Api(answer)
+    with pytest.raises(ProviderError) as caught:
+        api.provider.complete(TEMPLATE, "Hi")
+    assert type(caught.value) is kind
+    assert caught.value.category == category
+    assert len(api.requests) == 1
+    assert SECRET not in f"{caught.value!s}{caught.value!r}{vars(caught.value)}"
 
 
 # Upload and create
@@ -201,13 +279,6 @@ def test_golden_create(endpoint: str) -> None:
     assert (request.headers["openai-organization"], request.headers["openai-project"]) == ("org-1", "proj_1")
     assert found.handle == BatchHandle("openai", "batch_1", {"input_file_id": "file-in"})
     assert found.state is BatchState.RUNNING
-
-
-def _raise(error: Exception) -> Answer:
-    def answer(request: httpx.Request) -> httpx.Response:
-        raise error
-
-    return answer
 
 
 @pytest.mark.parametrize(
@@ -458,6 +529,14 @@ def test_lines_end_only_at_newlines(ending: bytes, final: bool) -> None:
     api = Api(files(o=content))
     found = list(api.provider.outcomes(status_of(status="completed", output_file_id="o")))
     assert [o.text for o in found] == texts
+
+
+def test_extras_of_a_batch() -> None:
+    """What is asked for is read from every row."""
+    api = Api(files(o=_row("a"), e=EXPIRED))
+    ended = status_of(status="completed", output_file_id="o", error_file_id="e")
+    found = [(o.custom_id, o.response is not None) for o in api.provider.outcomes(ended, extras=["response"])]
+    assert found == [("a", True), ("e", False)]
 
 
 def test_an_unreadable_line_loses_no_other() -> None:

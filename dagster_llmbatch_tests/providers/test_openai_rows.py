@@ -1,12 +1,13 @@
 """Rows of OpenAI's result files, one line each, to outcomes."""
 
+import json
 import logging
 from typing import Any
 
 import msgspec
 import pytest
 
-from dagster_llmbatch.providers.contract import ErrorCategory, Outcome, OutcomeKind
+from dagster_llmbatch.providers.contract import EXTRAS, ErrorCategory, Outcome, OutcomeKind
 from dagster_llmbatch.providers.openai_rows import read_row
 
 USAGE = {
@@ -39,7 +40,7 @@ def text(value: str) -> "dict[str, Any]":
 
 def responses(*items: "dict[str, Any]", **fields: Any) -> "dict[str, Any]":
     """A body of /v1/responses."""
-    return {"object": "response", "status": "completed", "error": None, "model": "m-1", "output": items, **fields}
+    return {"object": "response", "status": "completed", "error": None, "model": "m-1", "output": list(items), **fields}
 
 
 def chat(content: "str | None", reason: str = "stop", refusal: "str | None" = None) -> "dict[str, Any]":
@@ -113,6 +114,7 @@ ERRORS: "list[tuple[str, int, str | None, str | None, ErrorCategory, bool]]" = [
     ("too long", 400, "context_length_exceeded", "invalid_request_error", ErrorCategory.CONTEXT_OVERFLOW, False),
     ("billing 400", 400, "billing_hard_limit_reached", None, ErrorCategory.INSUFFICIENT_BALANCE, False),
     ("key", 401, "invalid_api_key", None, ErrorCategory.AUTH, False),
+    ("filtered prompt", 400, "content_filter", None, ErrorCategory.REFUSED, False),
     ("paid out", 402, None, None, ErrorCategory.INSUFFICIENT_BALANCE, False),
     ("forbidden", 403, None, None, ErrorCategory.AUTH, False),
     ("model", 404, "model_not_found", None, ErrorCategory.CLIENT_ERROR, False),
@@ -134,7 +136,8 @@ def test_http_errors(
 ) -> None:
     """A row with an error status is an error whatever the top-level error says; what may pass is told from what stays."""
     found = row({"error": {"message": "m", "type": kind, "param": None, "code": code}}, status)
-    assert (found.kind, found.error_category, found.retryable) == (OutcomeKind.PROVIDER_ERROR, category, retryable)
+    expected = OutcomeKind.REFUSAL if category is ErrorCategory.REFUSED else OutcomeKind.PROVIDER_ERROR
+    assert (found.kind, found.error_category, found.retryable) == (expected, category, retryable)
     assert found.error_code == (code or kind or f"http_{status}")
     assert found.error_message == "m"
     assert found.input_tokens is None
@@ -276,3 +279,116 @@ def test_a_reply_that_failed_by_a_rate_limit_says_so() -> None:
     """The code inside the reply gives the category."""
     found = row(responses(status="failed", error={"code": "rate_limit_exceeded", "message": "m"}))
     assert found.error_category is ErrorCategory.RATE_LIMIT
+
+
+# Extras
+
+TOP = [{"token": "y", "logprob": -0.1, "bytes": [121], "top_logprobs": []}]
+CITED = [{"type": "url_citation", "url": "https://x.test", "title": "X", "start_index": 0, "end_index": 3}]
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "look", "arguments": '{"a": 1}'}
+FULL_RESPONSE = responses(
+    {**REASONING, "content": [{"type": "reasoning_text", "text": "so"}]},
+    {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "q"}},
+    CALL,
+    {"type": "custom_tool_call", "call_id": "call_2", "name": "run", "input": "x = 1"},
+    message({"type": "output_text", "text": "yes", "annotations": CITED, "logprobs": TOP}),
+)
+FULL_CHAT: "dict[str, Any]" = {
+    "model": "m-1",
+    "choices": [
+        {
+            "finish_reason": "stop",
+            "logprobs": {"content": TOP, "refusal": None},
+            "message": {
+                "content": "yes",
+                "reasoning": "hmm\n\nso",
+                "annotations": CITED,
+                "tool_calls": [
+                    {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}},
+                    {"id": "call_2", "type": "custom", "custom": {"name": "run", "input": "x = 1"}},
+                ],
+            },
+        }
+    ],
+}
+CALLS = [
+    {"id": "call_1", "name": "look", "arguments": '{"a": 1}'},
+    {"id": "call_2", "name": "run", "arguments": "x = 1"},
+]
+
+
+def with_all(body: Any, status: int = 200) -> Outcome:
+    """The outcome of a row with every extra."""
+    found = read_row(_line(json.dumps(body), status), EXTRAS)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "logprobs"),
+    [(FULL_RESPONSE, TOP), (FULL_CHAT, {"content": TOP, "refusal": None})],
+    ids=["responses", "chat"],
+)
+def test_extras_are_read_where_asked_for(body: "dict[str, Any]", logprobs: Any) -> None:
+    """Reasoning as text, the rest as JSON in the provider's own words; the outcome is the same otherwise."""
+    found = with_all(body)
+    assert found.reasoning == "hmm\n\nso"
+    assert json.loads(found.tool_calls or "") == CALLS
+    assert json.loads(found.logprobs or "") == logprobs
+    assert json.loads(found.grounding or "") == CITED
+    assert json.loads(found.response or "") == body
+    bare = row(body)
+    assert (bare.kind, bare.text) == (OutcomeKind.ANSWER, "yes")
+    assert bare == msgspec.structs.replace(found, **dict.fromkeys(EXTRAS))
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_only_what_is_asked_for_is_read(name: str) -> None:
+    """One extra brings no other."""
+    found = read_row(_line(json.dumps(FULL_CHAT)), [name])
+    assert [extra for extra in EXTRAS if getattr(found, extra) is not None] == [name]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        responses(message(text("yes"))),
+        responses(),
+        responses({"type": "reasoning", "summary": []}),
+        chat("yes"),
+        {"choices": [{"message": {"content": "yes", "tool_calls": [], "annotations": [], "reasoning": None}}]},
+        {"choices": [{"message": None}]},
+        {"choices": [None]},
+        {"output": "x", "status": "completed"},
+    ],
+    ids=str,
+)
+def test_extras_that_are_not_there(body: Any) -> None:
+    """Nothing is None, in every column but the whole reply."""
+    found = read_row(_line(json.dumps(body)), EXTRAS)
+    assert found is None or {name for name in EXTRAS if getattr(found, name) is not None} == {"response"}
+
+
+def test_extras_of_other_servers() -> None:
+    """`reasoning_content` is reasoning, and arguments given as an object are written as JSON."""
+    call = {"id": "c", "function": {"name": "look", "arguments": {"a": 1}}}
+    choice = {"message": {"content": "yes", "reasoning_content": "hmm", "tool_calls": [call]}, "finish_reason": "stop"}
+    found = with_all({"choices": [choice]})
+    assert (found.reasoning, found.tool_calls) == ("hmm", '[{"id":"c","name":"look","arguments":"{\\"a\\":1}"}]')
+
+
+def test_extras_of_what_is_no_answer() -> None:
+    """A refused or failed request shows its reply too; one that never ran has none."""
+    assert with_all({"error": {"code": "c", "message": "m"}}, 400).response == '{"error":{"code":"c","message":"m"}}'
+    assert with_all({**FULL_RESPONSE, **TRUNCATED}).reasoning == "hmm\n\nso"
+    never = read_row(b'{"custom_id":"a","response":null,"error":{"code":"batch_expired"}}', EXTRAS)
+    assert never is not None
+    assert (never.kind, never.response) == (OutcomeKind.EXPIRED, None)
+
+
+def test_extras_survive_half_an_emoji() -> None:
+    """What Parquet cannot hold is replaced, in the extras as in the text."""
+    found = read_row(_line('{"choices":[{"message":{"content":"y","reasoning":"h\\ud83d"}}]}'), EXTRAS)
+    assert found is not None
+    assert found.reasoning == "h\ufffd"
+    assert (found.response or "").encode()

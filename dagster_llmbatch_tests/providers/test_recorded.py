@@ -24,7 +24,8 @@ from dagster_llmbatch.providers.contract import (
 )
 from dagster_llmbatch.providers.http import ProviderHttp
 from dagster_llmbatch.providers.lines import split_lines
-from dagster_llmbatch.providers.openai import OpenAIBatchProvider, read_batch
+from dagster_llmbatch.providers.openai import OpenAIBatchProvider
+from dagster_llmbatch.providers.openai_batches import read_batch
 from dagster_llmbatch.providers.openai_faults import classify
 from dagster_llmbatch.providers.openai_rows import read_row
 

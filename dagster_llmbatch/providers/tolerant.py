@@ -1,0 +1,22 @@
+"""JSON of an answer that was paid for, read as far as it can be."""
+
+import json
+from typing import Any
+
+
+def loads(text: bytes) -> Any:
+    """Any JSON value: whole numbers as integers, and text without lone surrogates, which no file can hold.
+
+    Raises ValueError for what is no JSON.
+    """
+    return _plain(json.loads(text))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return {_plain(k): _plain(v) for k, v in value.items()} if isinstance(value, dict) else value

@@ -9,7 +9,7 @@ import msgspec
 from dagster_llmbatch.providers.contract import ErrorCategory, Outcome, OutcomeKind
 from dagster_llmbatch.providers.gemini_extras import read_extras
 from dagster_llmbatch.providers.gemini_faults import rpc_fault
-from dagster_llmbatch.providers.tolerant import loads
+from dagster_llmbatch.providers.tolerant import loads, plain
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def read_reply(body: "Mapping[str, Any]", *, extras: "Collection[str]" = ()) -> 
     try:
         reply = msgspec.convert(body, _Reply)
     except msgspec.ValidationError:
-        reply = _tolerant_reply(body)
+        reply = _tolerant_reply(plain(body))
     outcome = _replied("", reply)
     return _with_extras(outcome, body, extras) if extras else outcome
 

@@ -23,6 +23,7 @@ from dagster_llmbatch.errors import (
 )
 from dagster_llmbatch.providers.classify import HINTS, Classify
 from dagster_llmbatch.providers.contract import ErrorCategory
+from dagster_llmbatch.providers.tolerant import loads
 
 RETRY_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Worth asking again where the call is idempotent."""
@@ -284,8 +285,11 @@ def _object(content: bytes) -> "dict[str, Any] | None":
     """The JSON object of an answer, also where it stands alone in a list, as some of Google's errors do."""
     try:
         found = msgspec.json.decode(content)
-    except msgspec.DecodeError:
-        return None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        try:
+            found = loads(content)  # half a surrogate pair costs no answer
+        except ValueError:
+            return None
     if isinstance(found, list) and len(found) == 1:
         found = found[0]
     return found if isinstance(found, dict) else None

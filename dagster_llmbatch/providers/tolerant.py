@@ -5,18 +5,19 @@ from typing import Any
 
 
 def loads(text: bytes) -> Any:
-    """Any JSON value: whole numbers as integers, and text without lone surrogates, which no file can hold.
+    """Any JSON value, as `plain` makes it.
 
     Raises ValueError for what is no JSON.
     """
-    return _plain(json.loads(text))
+    return plain(json.loads(text))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A JSON value with whole numbers as integers, and text without lone surrogates, which no file can hold."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return {_plain(k): _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
+        return [plain(v) for v in value]
+    return {plain(k): plain(v) for k, v in value.items()} if isinstance(value, dict) else value

@@ -44,6 +44,7 @@ def read_batch(operation: "Mapping[str, Any]", refs: "Mapping[str, str]") -> Bat
     input_file = _dict(metadata.get("inputConfig")).get(FILE_NAME)
     known = {**refs, **({FILE_NAME: str(input_file)} if input_file else {})}
     fault = rpc_fault(error) if state is BatchState.FAILED and error else None
+    queue_full = fault is not None and fault.category is ErrorCategory.QUEUE_FULL
     return BatchStatus(
         handle=BatchHandle("gemini", str(operation["name"]), known),
         state=state,
@@ -56,8 +57,8 @@ def read_batch(operation: "Mapping[str, Any]", refs: "Mapping[str, str]") -> Bat
         result_refs=results,
         error_code=_code(error),
         error_message=str(error["message"]) if error.get("message") else None,
-        queue_full=fault is not None and fault.category is ErrorCategory.QUEUE_FULL,
-        retryable=fault is not None and fault.retryable and CANCEL_ASKED not in refs,
+        queue_full=queue_full,
+        retryable=fault is not None and fault.retryable and not queue_full and CANCEL_ASKED not in refs,
     )
 
 

@@ -30,11 +30,11 @@ class _Bytes:
 
 
 def _upload_once(http: ProviderHttp, path: Path, version: str, display_name: str) -> str:
-    size = str(path.stat().st_size)
+    size = path.stat().st_size
     start = {
         "x-goog-upload-protocol": "resumable",
         "x-goog-upload-command": "start",
-        "x-goog-upload-header-content-length": size,
+        "x-goog-upload-header-content-length": str(size),
         "x-goog-upload-header-content-type": JSONL,
     }
     file = {"displayName": display_name, "mimeType": JSONL, "sizeBytes": size}
@@ -42,7 +42,7 @@ def _upload_once(http: ProviderHttp, path: Path, version: str, display_name: str
     address = session.headers.get("x-goog-upload-url")
     if not address:
         raise _without("an upload address")
-    send = {"content-length": size, "x-goog-upload-offset": "0", "x-goog-upload-command": "upload, finalize"}
+    send = {"content-length": str(size), "x-goog-upload-offset": "0", "x-goog-upload-command": "upload, finalize"}
     sent = http.body(http.exchange("POST", address, headers=send, content=_Bytes(path)))
     name = (sent.get("file") or {}).get("name")
     if not name:

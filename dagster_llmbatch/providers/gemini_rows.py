@@ -17,15 +17,15 @@ CANCELLED_CODE = 1
 
 
 class _Usage(msgspec.Struct, gc=False, rename="camel"):
-    """Zeros are left out on the wire."""
+    """Zeros are left out on the wire; None stands for a count that cannot be read."""
 
-    prompt_token_count: int = 0
+    prompt_token_count: "int | None" = 0
     """Includes cached tokens."""
-    tool_use_prompt_token_count: int = 0
-    cached_content_token_count: int = 0
-    candidates_token_count: int = 0
+    tool_use_prompt_token_count: "int | None" = 0
+    cached_content_token_count: "int | None" = 0
+    candidates_token_count: "int | None" = 0
     """Without thoughts."""
-    thoughts_token_count: int = 0
+    thoughts_token_count: "int | None" = 0
 
 
 class _Part(msgspec.Struct, gc=False):
@@ -190,11 +190,15 @@ def _outcome(
         finish_reason=reason,
         refusal=refusal,
         model=reply.model_version,
-        input_tokens=usage.prompt_token_count + usage.tool_use_prompt_token_count,
-        output_tokens=usage.candidates_token_count + usage.thoughts_token_count,
+        input_tokens=_sum(usage.prompt_token_count, usage.tool_use_prompt_token_count),
+        output_tokens=_sum(usage.candidates_token_count, usage.thoughts_token_count),
         cached_tokens=usage.cached_content_token_count,
         reasoning_tokens=usage.thoughts_token_count,
     )
+
+
+def _sum(one: "int | None", other: "int | None") -> "int | None":
+    return None if one is None or other is None else one + other
 
 
 def _tolerant_row(line: bytes) -> "_Row | None":
@@ -238,8 +242,8 @@ def _tolerant_candidate(found: "dict[str, Any]") -> _Candidate:
 
 def _tolerant_usage(found: "dict[str, Any]") -> _Usage:
     """Counts may be int64 strings, as elsewhere in this API."""
-    given = (str(found.get(name)) for name in _Usage.__struct_encode_fields__)
-    return _Usage(*(int(count) if count.isdecimal() else 0 for count in given))
+    given = (str(found.get(name, 0)) for name in _Usage.__struct_encode_fields__)
+    return _Usage(*(int(count) if count.isdecimal() else None for count in given))
 
 
 def _text(value: Any) -> "str | None":

@@ -551,8 +551,8 @@ def test_what_a_status_says() -> None:
     """int64 texts as counts with zeros left out, nanoseconds as seconds, the file in the handle."""
     found = status_of(operation(metadata={"endTime": "2026-08-19T14:40:30.652367187Z"}))
     assert (found.total, found.completed, found.failed) == (3, 1, 0)
-    assert found.created_at == pytest.approx(1_787_150_052.26787)
-    assert found.ended_at == pytest.approx(1_787_150_430.652367)
+    assert found.created_at == pytest.approx(1_787_150_052.26787, abs=1e-3)
+    assert found.ended_at == pytest.approx(1_787_150_430.652367, abs=1e-3)
     assert found.handle == HANDLE
     bare = status_of({"name": "batches/b1"})
     assert (bare.total, bare.created_at, bare.state) == (None, None, BatchState.UNKNOWN)
@@ -591,6 +591,13 @@ def test_a_batch_that_failed_as_a_whole(error: "dict[str, Any]", queue_full: boo
     assert (found.state, found.queue_full, found.retryable) == (BatchState.FAILED, queue_full, retryable)
     assert (found.error_message, found.result_refs) == (error.get("message"), {})
     assert found.error_code
+
+
+def test_a_batch_that_failed_because_we_cancelled_it() -> None:
+    """Whatever passing reason it names, its requests are not sent again by themselves."""
+    asked = BatchHandle("gemini", "batches/b1", {CANCEL_ASKED: "true"})
+    found = status_of(operation("FAILED", done=True, error={"code": 1}), asked)
+    assert (found.state, found.retryable) == (BatchState.FAILED, False)
 
 
 def test_cancelled_before_it_started() -> None:

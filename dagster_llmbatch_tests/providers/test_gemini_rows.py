@@ -205,6 +205,14 @@ def test_an_odd_field_costs_no_answer(changed: "dict[str, Any]") -> None:
         assert (found.input_tokens, found.output_tokens, found.cached_tokens) == (100, 30, 40)
 
 
+@pytest.mark.parametrize("count", [None, 2.5, "many", []])
+def test_a_count_that_cannot_be_read_is_unknown(count: Any) -> None:
+    """It is not taken for zero, alone or in a sum."""
+    found = row(response=reply({"text": "yes"}, usageMetadata={**USAGE, "thoughtsTokenCount": count}))
+    assert (found.kind, found.text, found.input_tokens) == (OutcomeKind.ANSWER, "yes", 100)
+    assert (found.output_tokens, found.reasoning_tokens) == (None, None)
+
+
 def test_odd_rows() -> None:
     """A key that is a number, an error that is a text, half a surrogate pair."""
     found = read_row(b'{"key":7,"error":"broken"}')

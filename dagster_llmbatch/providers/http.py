@@ -23,6 +23,7 @@ from dagster_llmbatch.errors import (
 )
 from dagster_llmbatch.providers.classify import HINTS, Classify
 from dagster_llmbatch.providers.contract import ErrorCategory
+from dagster_llmbatch.providers.tolerant import loads
 
 RETRY_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Worth asking again where the call is idempotent."""
@@ -72,11 +73,11 @@ class ProviderHttp:
 
         Raises TransientProviderError or RateLimitedError once the retries are spent, and the other ProviderErrors at once.
         """
-        return self._retried(lambda: self._body(self.exchange(method, path, **options)))
+        return self.retried(lambda: self.body(self.exchange(method, path, **options)))
 
     def call_for_headers(self, method: str, path: str, **options: Any) -> "Mapping[str, str]":
         """As `call`, for answers whose headers count, whatever their body is."""
-        return self._retried(lambda: self.exchange(method, path, **options).headers)
+        return self.retried(lambda: self.exchange(method, path, **options).headers)
 
     def call_once(self, method: str, path: str, **options: Any) -> "dict[str, Any]":
         """A call that must not be sent twice.
@@ -113,9 +114,10 @@ class ProviderHttp:
             raise self._transport_error(error) from None
         if not response.is_success:
             raise self._refused(response)
-        return self._body(response)
+        return self.body(response)
 
-    def _retried(self, call: "Callable[[], T]") -> "T":
+    def retried(self, call: "Callable[[], T]") -> "T":
+        """What `call` gives, once it does not fail for a passing reason: it may be called several times."""
         for attempt in range(ATTEMPTS):
             try:
                 return call()
@@ -190,7 +192,8 @@ class ProviderHttp:
             raise self.error(response)
         return response
 
-    def _body(self, response: httpx.Response) -> "dict[str, Any]":
+    def body(self, response: httpx.Response) -> "dict[str, Any]":
+        """The JSON object of a successful answer."""
         body = _object(response.content)
         if body is None:
             raise TransientProviderError(
@@ -279,8 +282,14 @@ def _number(text: str) -> "float | None":
 
 
 def _object(content: bytes) -> "dict[str, Any] | None":
+    """The JSON object of an answer, also where it stands alone in a list, as some of Google's errors do."""
     try:
         found = msgspec.json.decode(content)
-    except msgspec.DecodeError:
-        return None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        try:
+            found = loads(content)  # half a surrogate pair costs no answer
+        except ValueError:
+            return None
+    if isinstance(found, list) and len(found) == 1:
+        found = found[0]
     return found if isinstance(found, dict) else None

@@ -42,6 +42,21 @@ LIMITS = {
         as_of="2026-11-30",
         source="https://platform.claude.com/docs/en/build-with-claude/batch-processing",
     ),
+    "gemini": Limits(
+        # no count is published: as many as elsewhere, so that a batch that fails as a whole is not everything
+        max_requests=50_000,
+        # a file may have 2 GB, in whichever of its meanings
+        max_bytes=1_900_000_000,
+        # 24 h are the target; a batch expires after 48 h
+        window=2 * 86_400.0,
+        cancel_settle=60.0,
+        retention=42 * 86_400.0,
+        as_of="2026-11-30",
+        source="https://ai.google.dev/gemini-api/docs/batch-api",
+        # https://ai.google.dev/gemini-api/docs/file-input-methods: addresses are taken in batches as well
+        batch_parts=frozenset(PartKind),
+        realtime_parts=frozenset(PartKind),
+    ),
 }
 """By provider. 200 MB is read as 200 million bytes, the smaller of its two meanings; OpenRouter counts the body, in which the
 requests stand in a frame of our own."""

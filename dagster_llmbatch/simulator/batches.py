@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,13 @@ class Asked:
         """The same request under an id nobody asked for."""
         echo = {name: f"stranger-{value}" for name, value in self.echo.items()}
         return replace(self, custom_id=f"stranger-{self.custom_id}", echo=echo)
+
+
+class Row(NamedTuple):
+    """One result line, and whether it is that of a reply."""
+
+    line: bytes
+    succeeded: bool
 
 
 @dataclass
@@ -91,7 +98,7 @@ class BatchRules(ABC):
     window: ClassVar[int] = DAY
     """Seconds after which a batch expires."""
     shuffles: ClassVar[bool] = True
-    """Whether rows come in an order of the provider's own."""
+    """Whether rows come in an order of the provider's own, not that of the requests."""
 
     @abstractmethod
     def format_of(self, batch: StoredBatch) -> Format:
@@ -126,10 +133,10 @@ class BatchRules(ABC):
         """The share of rows that run and are paid in a batch that ends so; `share` is what time allowed."""
         return share
 
-    def unreadable(self, _asked: Asked, line: bytes) -> bytes:
+    def unreadable(self, _batch: StoredBatch, _asked: Asked, line: bytes) -> bytes:
         """A row nobody can make sense of."""
         return line[: len(line) // 2]
 
     @abstractmethod
-    def publish(self, batch: StoredBatch, answers: "list[bytes]", problems: "list[bytes]") -> None:
-        """Keep the result lines of a batch that has ended: of rows that succeeded, and of the others."""
+    def publish(self, batch: StoredBatch, rows: "list[Row]") -> None:
+        """Keep the result lines of a batch that has ended."""

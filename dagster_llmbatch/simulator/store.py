@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagster_llmbatch.simulator.batches import RUN, TERMINAL, VALIDATED, Asked, BatchRules, StoredBatch
+from dagster_llmbatch.simulator.batches import RUN, TERMINAL, VALIDATED, Asked, BatchRules, Row, StoredBatch
 from dagster_llmbatch.simulator.book import Book
 from dagster_llmbatch.simulator.clock import Clock
 from dagster_llmbatch.simulator.execution import outcome_of
@@ -180,6 +180,14 @@ class Store:
             if not batch.settled:
                 self._finish(batch, "expired", share)
 
+    def run_out(self, batch: StoredBatch) -> None:
+        """Run a batch to its end and forget it: deleting it did not stop the work."""
+        with self._lock:
+            if self.look(batch) not in TERMINAL:
+                self._validate(batch)
+                self._finish(batch, "completed", 1.0)
+            del self.batches[batch.id]
+
     def queue_has_room(self, provider: str, tokens: int, before: "StoredBatch | None" = None) -> bool:
         """Whether so many tokens fit beside those of the batches created earlier that have not ended."""
         if self.token_limit is None:
@@ -203,46 +211,44 @@ class Store:
 
     def _finish(self, batch: StoredBatch, status: str, share: float) -> str:
         """Run a share of the rows and have the result lines kept."""
-        answers: list[bytes] = []
-        problems: list[bytes] = []
+        rows: list[Row] = []
         most = int(batch.total * batch.rules.share_run(batch, status, share))
         for position, asked in enumerate(batch.rules.requests(batch)):
-            if position >= most:
-                batch.tally[status] += 1
-                problems.append(batch.rules.unrun(batch, asked, status))
+            if position < most:
+                rows += self._run(batch, asked)
             else:
-                self._run(batch, asked, answers, problems)
+                batch.tally[status] += 1
+                rows.append(Row(batch.rules.unrun(batch, asked, status), succeeded=False))
         if batch.rules.shuffles:
-            random.Random(batch.id).shuffle(answers)
-            random.Random(batch.id).shuffle(problems)
+            random.Random(batch.id).shuffle(rows)
         batch.settled, batch.ended_at = status, self.clock.now()
-        batch.rules.publish(batch, answers, problems)
+        batch.rules.publish(batch, rows)
         return status
 
-    def _run(self, batch: StoredBatch, asked: Asked, answers: "list[bytes]", problems: "list[bytes]") -> None:
-        """Run one row, book it, and add its lines to those of its kind."""
-        form = batch.rules.format_of(batch)
+    def _run(self, batch: StoredBatch, asked: Asked) -> "list[Row]":
+        """Run one row and book it; its result lines."""
+        rules, form = batch.rules, batch.rules.format_of(batch)
         fault = self.script(asked.custom_id, asked.body) if self.script else None
         fault = fault or self.faults.of_row(asked.custom_id, form.prompt_of(asked.body))
         if fault == "expire":
             batch.tally["expired"] += 1
-            problems.append(batch.rules.unrun(batch, asked, "expired"))
-            return
+            return [Row(rules.unrun(batch, asked, "expired"), succeeded=False)]
         outcome = outcome_of(form, asked.body, fault, self.clock.now(), in_batch=True)
-        if outcome.refusal is not None:
-            batch.tally["errored"] += 1
-            problems.append(batch.rules.row(batch, asked, outcome))
-            return
-        batch.tally["succeeded"] += 1
+        row = Row(rules.row(batch, asked, outcome), succeeded=outcome.refusal is None)
+        batch.tally["succeeded" if row.succeeded else "errored"] += 1
+        if not row.succeeded:
+            return [row]
         batch.tokens = (batch.tokens[0] + outcome.tokens[0], batch.tokens[1] + outcome.tokens[1])
         self.book.pay(asked.custom_id, outcome.tokens)
-        line = batch.rules.row(batch, asked, outcome)
+        if fault == "missing":
+            return []
         if fault == "stranger":
-            answers.append(batch.rules.row(batch, asked.stranger(), outcome))
+            return [row, Row(rules.row(batch, asked.stranger(), outcome), succeeded=True)]
         if fault == "unreadable":
-            line = batch.rules.unreadable(asked, line)
-        spoiled = {"missing": [], "duplicate": [line, line], "crlf": [line + b"\r"]}
-        answers.extend(spoiled.get(fault or "", [line]))
+            return [Row(rules.unreadable(batch, asked, row.line), succeeded=True)]
+        if fault == "crlf":
+            return [Row(row.line + b"\r", succeeded=True)]
+        return [row, row] if fault == "duplicate" else [row]
 
 
 def new_id(prefix: str, digits: int = 32) -> str:

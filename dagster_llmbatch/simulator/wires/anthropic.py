@@ -10,8 +10,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from dagster_llmbatch.simulator.batches import Asked, StoredBatch
-from dagster_llmbatch.simulator.execution import UNKNOWN_MODEL, Body, Format, Outcome, Refusal, Said, hash_of, texts_of
+from dagster_llmbatch.simulator.batches import Asked, Row, StoredBatch
+from dagster_llmbatch.simulator.execution import UNKNOWN_MODEL, Body, Format, Outcome, Refusal, Said, texts_of
 from dagster_llmbatch.simulator.store import new_id
 from dagster_llmbatch.simulator.wire import Call, Wire, json_of, limit_of
 from dagster_llmbatch.simulator.wires.anthropic_schema import schema_error
@@ -251,10 +251,9 @@ class AnthropicWire(Wire):
         kind = "expired" if status == "expired" else "canceled"
         return msgspec.json.encode({"custom_id": asked.custom_id, "result": {"type": kind}})
 
-    def publish(self, batch: StoredBatch, answers: "list[bytes]", problems: "list[bytes]") -> None:
-        """All rows in one stream, in no order."""
-        lines = sorted(answers + problems, key=lambda line: hash_of(batch.id + line.decode(errors="replace")))
-        batch.results = self.store.write(f"{batch.id}-results", lines)
+    def publish(self, batch: StoredBatch, rows: "list[Row]") -> None:
+        """All rows in one stream."""
+        batch.results = self.store.write(f"{batch.id}-results", (row.line for row in rows))
 
     def to_json(self, batch: StoredBatch, request: Request, status: "str | None" = None) -> "dict[str, Any]":
         """The batch object, as of now; with a status, as of the call that brought it about."""

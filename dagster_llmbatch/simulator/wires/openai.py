@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from dagster_llmbatch.simulator.batches import DAY, RUN, TERMINAL, VALIDATED, Asked, StoredBatch
+from dagster_llmbatch.simulator.batches import DAY, RUN, TERMINAL, VALIDATED, Asked, Row, StoredBatch
 from dagster_llmbatch.simulator.execution import Format, Outcome, Refusal, hash_of
 from dagster_llmbatch.simulator.store import StoredFile, new_id
 from dagster_llmbatch.simulator.wire import Call, Wire, json_of, limit_of
@@ -191,9 +191,10 @@ class OpenAIWire(Wire):
         """A row without an HTTP answer."""
         return _line(asked, None, {"code": f"batch_{status}", "message": "This request was not executed."})
 
-    def publish(self, batch: StoredBatch, answers: "list[bytes]", problems: "list[bytes]") -> None:
+    def publish(self, batch: StoredBatch, rows: "list[Row]") -> None:
         """Two files, each only if it has a line."""
-        for kind, lines in (("output", answers), ("error", problems)):
+        for kind, succeeded in (("output", True), ("error", False)):
+            lines = [row.line for row in rows if row.succeeded is succeeded]
             if lines:
                 name = f"{batch.id}_{kind}.jsonl"
                 file = self.store.new_file(self.provider, new_id("file-", 24), name, "batch_output")

@@ -111,7 +111,7 @@ class Store:
         """
         batch = StoredBatch(batch_id, rules, self.clock.now(), self.batch_seconds, facts)
         if lines is not None:
-            batch.total = len(lines)
+            batch.total, batch.queued = len(lines), sum(map(len, lines)) // 4
             batch.source = self.write(f"{batch_id}-requests", lines)
         with self._lock:
             self.batches[batch.id] = batch

@@ -109,13 +109,10 @@ class GeminiWire(Wire):
         lines = [msgspec.json.encode({**row, "request": {**row["request"], "model": model}}) for row in rows]
         if not lines:
             raise _Refused(Refusal(400, "The batch has no requests."))
-        tokens = sum(map(len, lines)) // 4
-        if not self.store.queue_has_room(self.provider, tokens):
+        if not self.store.queue_has_room(self.provider, sum(map(len, lines)) // 4):
             raise _Refused(Refusal(429, "Enqueued tokens quota exceeded for this model."))
         noted = {name: facts[name] for name in ("displayName", "fileName")}
-        made = self.store.create(self, new_id("batches/", 32), facts, {**noted, "total": len(lines)}, lines)
-        made.queued = tokens
-        return made
+        return self.store.create(self, new_id("batches/"), facts, {**noted, "total": len(lines)}, lines)
 
     def _file_rows(self, name: str) -> "Iterator[dict[str, Any]]":
         """The rows of an uploaded file."""

@@ -18,6 +18,8 @@ def main() -> None:
         host=given.host, port=given.port, batch_seconds=given.batch_seconds, frozen=given.frozen
     )
     sys.stdout.write(f"simulator: base_url {simulator.base_url}\n")
+    for provider, address in simulator.addresses.items():
+        sys.stdout.write(f"simulator: {provider} {address}\n")
     sys.stdout.flush()
     simulator.serve()
 

@@ -13,6 +13,8 @@ from dagster_llmbatch.simulator.scalars import WORDS, NoSuchText, integer, numbe
 DEEPEST = 6
 """Below this many levels only what ends soonest is chosen, so that recursive schemas end."""
 DISTINCT_TRIES = 20
+LEFT_OUT = 0.3
+"""The share of optional properties that are missing where some may be."""
 Node = Mapping[str, Any]
 
 
@@ -20,39 +22,86 @@ class SchemaRefused(Exception):
     """A schema no answer can be made for."""
 
 
-def answer(prompt: str, schema: "Node | None") -> str:
-    """The text of a reply: JSON for a schema, a short sentence without one. Raises SchemaRefused."""
+def answer(prompt: str, schema: "Node | None", *, leave_out: bool = False) -> str:
+    """The text of a reply: JSON for a schema, a short sentence without one. Raises SchemaRefused.
+
+    Args:
+        leave_out: required properties come first, and some of the others are missing.
+    """
     seed = random.Random(hashlib.blake2b(prompt.encode(errors="surrogatepass"), digest_size=8).digest())
     if schema is None:
         return f"Noted: {' '.join(seed.choice(WORDS) for _ in range(4))} {seed.randrange(10_000)}."
     try:
-        return msgspec.json.encode(_value(schema, schema, seed, 0)).decode()
+        return msgspec.json.encode(_Answer(schema, seed, leave_out=leave_out).value(schema, 0)).decode()
     except (NoSuchText, RecursionError) as error:
         raise SchemaRefused(str(error)) from error
 
 
-def _value(node: "Node", root: "Node", seed: random.Random, depth: int) -> Any:
-    if "$ref" in node:
-        return _value(_target(node["$ref"], root), root, seed, depth + 1)
-    if "const" in node:
-        return node["const"]
-    if "enum" in node:
-        return seed.choice(list(node["enum"]))
-    options = _options(node)
-    if options:
-        chosen = seed.choice(options)
-        if depth > DEEPEST:
-            chosen = min(options, key=lambda option: _height(option, root, frozenset()))
-        return _value(chosen, root, seed, depth + 1)
-    kind = _kind(node)
-    if kind == "object":
-        return _object(node, root, seed, depth)
-    if kind == "array":
-        return _array(node, root, seed, depth)
-    if kind == "boolean":
-        return seed.random() < 0.5
-    made = {"string": string, "integer": integer, "number": number}.get(kind)
-    return None if made is None else made(node, seed)
+class _Answer:
+    """One answer in the making."""
+
+    def __init__(self, root: Node, seed: random.Random, *, leave_out: bool) -> None:
+        self._root = root
+        self._seed = seed
+        self._leave_out = leave_out
+
+    def value(self, node: Node, depth: int) -> Any:
+        """A value that fits a node."""
+        if "$ref" in node:
+            return self.value(_target(node["$ref"], self._root), depth + 1)
+        if "const" in node:
+            return node["const"]
+        if "enum" in node:
+            return self._seed.choice(list(node["enum"]))
+        options = _options(node)
+        if options:
+            chosen = self._seed.choice(options)
+            if depth > DEEPEST:
+                chosen = min(options, key=lambda option: _height(option, self._root, frozenset()))
+            return self.value(chosen, depth + 1)
+        kind = _kind(node)
+        if kind == "object":
+            return self._object(node, depth)
+        if kind == "array":
+            return self._array(node, depth)
+        if kind == "boolean":
+            return self._seed.random() < 0.5
+        made = {"string": string, "integer": integer, "number": number}.get(kind)
+        return None if made is None else made(node, self._seed)
+
+    def _object(self, node: Node, depth: int) -> "dict[str, Any]":
+        required = node.get("required", ())
+        properties = _properties(node)
+        if self._leave_out:
+            properties.sort(key=lambda found: found[0] not in required)
+        return {
+            name: self.value(inner, depth + 1)
+            for name, inner in properties
+            if name in required or (depth <= DEEPEST and not self._left_out())
+        }
+
+    def _left_out(self) -> bool:
+        return self._leave_out and self._seed.random() < LEFT_OUT
+
+    def _array(self, node: Node, depth: int) -> "list[Any]":
+        first, rest = list(node.get("prefixItems", ())), _rest(node)
+        least = node.get("minItems", 0)
+        most = min(node.get("maxItems", least + 2), least + 2)
+        if first and not rest:
+            most = min(most, max(least, len(first)))
+        count = least if depth > DEEPEST else self._seed.randint(least, max(least, most))
+        found: list[Any] = []
+        for position in range(count):
+            inner = first[position] if position < len(first) else rest
+            made = self.value(inner, depth + 1)
+            if node.get("uniqueItems"):
+                tries = 0
+                while made in found and tries < DISTINCT_TRIES:
+                    made, tries = self.value(inner, depth + 1), tries + 1
+                if made in found and len(found) >= least:
+                    break
+            found.append(made)
+        return found
 
 
 def _target(ref: str, root: "Node") -> "Node":
@@ -117,33 +166,3 @@ def _rest(node: "Node") -> "Node":
     """The node of an array's elements."""
     found = node.get("items")
     return found if isinstance(found, Mapping) else {}
-
-
-def _object(node: "Node", root: "Node", seed: random.Random, depth: int) -> "dict[str, Any]":
-    required = node.get("required", ())
-    return {
-        name: _value(inner, root, seed, depth + 1)
-        for name, inner in _properties(node)
-        if depth <= DEEPEST or name in required
-    }
-
-
-def _array(node: "Node", root: "Node", seed: random.Random, depth: int) -> "list[Any]":
-    first, rest = list(node.get("prefixItems", ())), _rest(node)
-    least = node.get("minItems", 0)
-    most = min(node.get("maxItems", least + 2), least + 2)
-    if first and not rest:
-        most = min(most, max(least, len(first)))
-    count = least if depth > DEEPEST else seed.randint(least, max(least, most))
-    found: list[Any] = []
-    for position in range(count):
-        inner = first[position] if position < len(first) else rest
-        made = _value(inner, root, seed, depth + 1)
-        if node.get("uniqueItems"):
-            tries = 0
-            while made in found and tries < DISTINCT_TRIES:
-                made, tries = _value(inner, root, seed, depth + 1), tries + 1
-            if made in found and len(found) >= least:
-                break
-        found.append(made)
-    return found

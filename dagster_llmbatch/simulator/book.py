@@ -12,7 +12,7 @@ class Book:
 
     calls: "Counter[str]" = field(default_factory=Counter)
     creates: "list[dict[str, Any]]" = field(default_factory=list)
-    """Metadata and input file of every batch created, also of those whose answer was dropped."""
+    """Provider, id and what marks it of every batch created, also of those whose answer was dropped."""
     paid: "Counter[str]" = field(default_factory=Counter)
     """Runs of each custom id."""
     input_tokens: int = 0

@@ -2,18 +2,19 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from dagster_llmbatch.simulator.execution import Refusal
 from dagster_llmbatch.simulator.faults import HEADER, CallFault
-from dagster_llmbatch.simulator.store import Store
+from dagster_llmbatch.simulator.wire import WRONG_KEY, Call, Handler, Wire
 
-Handler = Callable[[Request], Awaitable[Response]]
 ABORT = "llmbatch.abort"
 """Where the ASGI scope holds what closes its connection."""
+BOUGHT = ("create", "realtime")
+"""The calls that cost money."""
 
 
 class Dropped(Response):
@@ -26,58 +27,52 @@ class Dropped(Response):
             continue
 
 
-def problem(
-    status: int, message: str, *, code: "str | None" = None, kind: "str | None" = None, param: "str | None" = None
-) -> Response:
-    """An error body of the provider's shape."""
-    kind = kind or ("server_error" if status >= 500 else "invalid_request_error")
-    return JSONResponse({"error": {"message": message, "type": kind, "param": param, "code": code}}, status)
-
-
-def guarded(store: Store, name: str, handler: Handler) -> Handler:
+def guarded(wire: Wire, call: Call) -> Handler:
     """One endpoint with what surrounds it."""
 
-    async def call(request: Request) -> Response:
-        store.book.calls[name] += 1
-        answer = await _before(store, name, request)
+    async def handled(request: Request) -> Response:
+        wire.store.book.calls[call.name] += 1
+        answer = await _before(wire, call.name, request)
         if isinstance(answer, CallFault) or answer is None:
-            made = await handler(request)
-            answer = made if answer is None else _after(answer, made)
-        answer.headers["x-request-id"] = f"req_{uuid.uuid4().hex}"
+            made = await call.handler(request)
+            answer = made if answer is None else _after(wire, answer, made)
+        answer.headers.setdefault(wire.request_id_header, f"req_{uuid.uuid4().hex}")
         return answer
 
-    return call
+    return handled
 
 
-async def _before(store: Store, name: str, request: Request) -> "Response | CallFault | None":
+async def _before(wire: Wire, name: str, request: Request) -> "Response | CallFault | None":
     """The answer without any work, or a fault for after it."""
-    if not request.headers.get("authorization", "").removeprefix("Bearer").strip():
+    key = wire.key_of(request)
+    if not key or key.startswith(WRONG_KEY):
         await _drain(request)
-        return problem(401, "No API key provided.", code="invalid_api_key")
+        return wire.refuse(wire.key_refused(key))
     try:
-        fault = store.faults.take(name, request.headers.get(HEADER))
+        fault = wire.store.faults.take(name, request.headers.get(HEADER))
     except ValueError as error:
         await _drain(request)
-        return problem(400, str(error), param=HEADER)
-    if fault is None:
-        return None
-    if fault.kind == "delay":
+        return wire.refuse(Refusal(400, str(error), param=HEADER))
+    if fault is not None and fault.kind == "delay":
         await asyncio.sleep(fault.value)
-    if fault.kind in ("drop_before", "status_before"):
+    if fault is not None and fault.kind in ("drop_before", "status_before"):
         await _drain(request)
-        return Dropped() if fault.kind == "drop_before" else _status(int(fault.value))
+        return Dropped() if fault.kind == "drop_before" else _status(wire, int(fault.value))
+    if wire.store.out_of_credit and name in BOUGHT:
+        await _drain(request)
+        return wire.refuse(wire.no_credit)
     return fault
 
 
-def _after(fault: CallFault, made: Response) -> Response:
+def _after(wire: Wire, fault: CallFault, made: Response) -> Response:
     """What the client gets instead of the answer to work that is done."""
     if fault.kind == "drop_after":
         return Dropped()
-    return _status(int(fault.value)) if fault.kind == "status_after" else made
+    return _status(wire, int(fault.value)) if fault.kind == "status_after" else made
 
 
-def _status(status: int) -> Response:
-    return problem(status, "simulated", code="rate_limit_exceeded" if status == 429 else None)
+def _status(wire: Wire, status: int) -> Response:
+    return wire.refuse(Refusal(status, "simulated"))
 
 
 async def _drain(request: Request) -> None:

@@ -10,8 +10,22 @@ HEADER = "x-sim-fault"
 
 CALL_FAULTS = ("drop_before", "drop_after", "status_before", "status_after", "delay")
 """Drop the connection before or after the work is done, answer a status before or after, or wait first."""
-CALLS = ("upload", "files", "file", "delete", "content", "create", "list", "status", "cancel", "realtime")
-"""The calls that can break: of files upload, list, read, delete and download; of batches create, list, read and cancel."""
+CALLS = (
+    "upload",
+    "files",
+    "file",
+    "delete",
+    "content",
+    "create",
+    "list",
+    "status",
+    "cancel",
+    "realtime",
+    "upload_start",
+)
+"""The calls that can break, at every provider that has them: of files upload, list and read; of batches create, list,
+read (status) and cancel; `delete` of either; `content`, the download of results; realtime. Gemini's upload has two calls,
+the first of which is `upload_start`."""
 ROW_FAULTS = (
     "refuse", "truncate", "empty", "fence", "prose", "wrong_schema", "error_400", "error_429", "error_500", "expire",
     "missing", "duplicate", "stranger", "crlf", "separator", "unreadable",

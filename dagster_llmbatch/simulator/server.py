@@ -12,12 +12,17 @@ from dagster_llmbatch.simulator.book import Book
 from dagster_llmbatch.simulator.clock import Clock
 from dagster_llmbatch.simulator.faults import Faults
 from dagster_llmbatch.simulator.store import Store
+from dagster_llmbatch.simulator.wires import all_wires
 
 START_TIMEOUT = 20.0
 
 
 class SimulatorServer:
-    """`with SimulatorServer() as simulator:` serves OpenAI's wire at `simulator.base_url` from a thread.
+    """`with SimulatorServer() as simulator:` serves all providers' wires from a thread.
+
+    Attributes:
+        addresses: the base_url of each provider, by its name.
+        base_url: OpenAI's.
 
     Args:
         batch_seconds: seconds from a batch's create to its end; 0: it has ended at the next poll.
@@ -34,8 +39,10 @@ class SimulatorServer:
         self.store = Store(self.clock, self.faults, self.book, batch_seconds=batch_seconds)
         self._socket = socket.create_server((host, port))
         self.port = self._socket.getsockname()[1]
-        self.base_url = f"http://{host}:{self.port}/v1"
-        config = uvicorn.Config(build_app(self.store), log_level="warning", lifespan="off")
+        wires = all_wires(self.store)
+        self.addresses = {wire.provider: f"http://{host}:{self.port}{wire.base_path}" for wire in wires}
+        self.base_url = self.addresses["openai"]
+        config = uvicorn.Config(build_app(self.store, wires), log_level="warning", lifespan="off")
         self.server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self._socket]}, daemon=True)
 

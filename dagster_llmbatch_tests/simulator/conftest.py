@@ -24,7 +24,9 @@ def simulator(server: SimulatorServer) -> SimulatorServer:
     for kept in (book.calls, book.creates, book.paid, store.files, store.batches):
         kept.clear()
     book.input_tokens = book.output_tokens = 0
-    store.batch_seconds, store.cancel_seconds, store.list_lag = 100, 0.0, 0.0
+    store.batch_seconds = 100
+    store.cancel_seconds = store.list_lag = store.read_lag = 0.0
+    store.out_of_credit = store.gemini_cancels_all = False
     store.token_limit = store.script = None
     return server
 

@@ -291,6 +291,8 @@ def test_the_book_counts_calls_batches_and_paid_rows(client: openai.OpenAI, simu
     book = simulator.book
     assert dict(book.calls) == {"upload": 1, "create": 1, "status": 3}
     assert (book.batches, book.requests, dict(book.paid)) == (1, 1, {"r-0": 1})
-    assert book.creates == [{"id": made.id, "metadata": {"stamp": "s"}, "input_file_id": made.input_file_id}]
+    assert book.creates == [
+        {"provider": "openai", "id": made.id, "metadata": {"stamp": "s"}, "input_file_id": made.input_file_id}
+    ]
     assert batch.usage is not None
     assert (book.input_tokens, book.output_tokens) == (batch.usage.input_tokens, batch.usage.output_tokens)

@@ -1,4 +1,4 @@
-"""What the provider refuses: a create call at once, an input file later."""
+"""What OpenAI refuses: a create call at once, an input file later."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
+from dagster_llmbatch.simulator.execution import UNKNOWN_MODEL
+
 ENDPOINTS = ("/v1/responses", "/v1/chat/completions")
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 MOST_REQUESTS = 50_000
 """Of one batch: https://platform.openai.com/docs/guides/batch."""
-UNKNOWN_MODEL = "no-such-model"
-"""Model names that begin so do not exist."""
 
 
 def wrong_create(body: Any) -> "tuple[str, str | None] | None":

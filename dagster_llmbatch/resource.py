@@ -290,7 +290,9 @@ class LLMBatchResource(dg.ConfigurableResource):
             )
 
     def _price(self, mode: Mode = "batch") -> OutcomePrice:
-        own = ({n: Price(**p.model_dump()) for n, p in prices.items()} for prices in (self.prices, self.realtime_prices))
+        own = (
+            {n: Price(**p.model_dump()) for n, p in prices.items()} for prices in (self.prices, self.realtime_prices)
+        )
         book = PriceBook(*own)
 
         def price(

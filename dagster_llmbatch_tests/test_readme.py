@@ -43,7 +43,9 @@ def test_the_quick_start_materializes_against_the_simulator(tmp_path: Path, monk
 
 def python_snippet(name: str) -> "dict[str, object]":
     """What the one snippet that defines `name` leaves behind."""
-    (source,) = [text for language, text in SNIPPETS if language == "python" and re.search(rf"\b(def )?{name}\b( =|\()", text)]
+    (source,) = [
+        text for language, text in SNIPPETS if language == "python" and re.search(rf"\b(def )?{name}\b( =|\()", text)
+    ]
     space: dict[str, object] = {"__name__": "snippet"}
     exec(compile(source, "snippet.py", "exec"), space)
     return space
@@ -62,7 +64,9 @@ def test_the_resource_snippet_reaches_every_provider(monkeypatch: pytest.MonkeyP
     found = python_snippet("llm_batch =")["llm_batch"]
     assert isinstance(found, LLMBatchResource)
     with dg.build_init_resource_context() as context:
-        resource = found.process_config_and_initialize_cm_direct() if False else found.with_replaced_resource_context(context)
+        resource = (
+            found.process_config_and_initialize_cm_direct() if False else found.with_replaced_resource_context(context)
+        )
     assert {"openai", "anthropic", "gemini", "openrouter", "compatible/vllm"} <= resource.configured()
 
 

@@ -39,7 +39,7 @@ from dagster_llmbatch.core.results import Price, ResultsWriter
 from dagster_llmbatch.core.reuse import reuse
 from dagster_llmbatch.core.row_states import RowStates
 from dagster_llmbatch.core.submit import Owner, Submitter
-from dagster_llmbatch.errors import LeaseLostError, LedgerError, RowsUnansweredError
+from dagster_llmbatch.errors import CannotCancelError, LeaseLostError, LedgerError, RowsUnansweredError
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry, EntryKey, EntryState
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
@@ -278,13 +278,18 @@ class _Line:
     def _cancel(self, batch: BatchRecord) -> None:
         work = self._work
         logger.warning("batch %s is past its deadline; asking %s to stop it.", batch.batch_id, batch.provider)
-        work.provider_of(batch.provider).cancel(handle_of(batch))
+        try:
+            asked = work.provider_of(batch.provider).cancel(handle_of(batch))
+        except CannotCancelError as error:
+            logger.warning("%s", error)  # it runs to its end, and is collected then
+            asked = status_of(batch)
         now = work.now()
         work.ledger.record_status(
             batch.id,
             provider_state=CANCEL_ASKED,
             counts=(batch.total, batch.completed, batch.failed),
             status=batch.status or {},
+            handle=asked.handle.to_json(),  # some providers keep the mark of a cancel in it
             next_poll_at=now + work.policy.poll_first,
             poll_interval=work.policy.poll_first,
             ended=False,

@@ -163,12 +163,16 @@ class Batches:
         provider_state: str,
         counts: "tuple[int | None, int | None, int | None]",
         status: "Mapping[str, Any]",
+        handle: "Mapping[str, Any] | None" = None,
         next_poll_at: float,
         poll_interval: float,
         ended: bool,
         now: float,
     ) -> bool:
-        """Record a look at a submitted batch; `counts` are total, completed, failed. False where it moved on since."""
+        """Record a look at a submitted batch; `counts` are total, completed, failed. False where it moved on since.
+
+        `handle`: where the look changed it; None: as it was.
+        """
         total, completed, failed = counts
         values: dict[str, Any] = {
             "provider_state": provider_state,
@@ -181,6 +185,8 @@ class Batches:
             "failed_checks": 0,
             "last_error": None,
         }
+        if handle is not None:
+            values["handle"] = dict(handle)
         if ended:
             values |= {"phase": BatchPhase.ENDED.value, "ended_at": now}
         return self._change(batch_id, (BatchPhase.SUBMITTED.value,), **values)

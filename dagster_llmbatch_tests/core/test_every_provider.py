@@ -107,7 +107,8 @@ def test_killed_after_the_create_call(shop: Shop, monkeypatch: pytest.MonkeyPatc
 
 def test_two_partitions_of_equal_size_do_not_take_each_others_batch(shop: Shop, tmp_path: Path) -> None:
     """Another table's batch of the same size, made at the same time, is never taken for the lost one."""
-    other = Shop(shop.simulator, tmp_path / "other", provider=shop.provider.name) if (tmp_path / "other").mkdir() is None else shop
+    (tmp_path / "other").mkdir()
+    other = Shop(shop.simulator, tmp_path / "other", provider=shop.provider.name)
     shop.simulator.store.batch_seconds = 200
     shop.simulator.faults.add("create", "drop_after")
     mine, _ = shop.open("r1")
@@ -117,7 +118,10 @@ def test_two_partitions_of_equal_size_do_not_take_each_others_batch(shop: Shop, 
     first = shop.finish(mine, "r1", rounds=60)
     second = other.finish(theirs, "o1", rounds=60)
     assert statuses(shop, first) == statuses(other, second) == ["succeeded"] * 6
-    ids = {shop.results(first).column("llm_batch_id")[0].as_py(), other.results(second).column("llm_batch_id")[0].as_py()}
+    ids = {
+        shop.results(first).column("llm_batch_id")[0].as_py(),
+        other.results(second).column("llm_batch_id")[0].as_py(),
+    }
     assert len(ids) == 2
     assert shop.simulator.book.batches == 2
     other.ledger.close()

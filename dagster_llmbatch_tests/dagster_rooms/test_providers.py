@@ -120,9 +120,15 @@ def test_content_parts(simulator: SimulatorServer, tmp_path: Path, model: str) -
     provider = model.partition(":")[0]
 
     def prompt(row: "dict[str, Any]") -> Any:
-        return [TextPart(f"What is {row['body']}?"), ImagePart(data=PIXEL, media_type="image/png"), DocumentPart(data=b"%PDF-")]
+        return [
+            TextPart(f"What is {row['body']}?"),
+            ImagePart(data=PIXEL, media_type="image/png"),
+            DocumentPart(data=b"%PDF-"),
+        ]
 
-    result, metadata, lines = materialize(verdicts(model, prompt=prompt), reach(simulator, provider), tmp_path, raises=False)
+    result, metadata, lines = materialize(
+        verdicts(model, prompt=prompt), reach(simulator, provider), tmp_path, raises=False
+    )
     if provider == "openrouter":
         assert not result.success
         assert "row 1" in " ".join(lines)

@@ -139,7 +139,7 @@ def test_what_decides_an_answer_is_the_same_for_both_names() -> None:
         (MODEL, {"provider": {"only": ["x"], "sort": "price"}}),
         (MODEL, {"modalities": ["image"]}),
     ],
-    ids=str,
+    ids=lambda value: value.__name__ if isinstance(value, type) else "answer",
 )
 def test_what_only_realtime_takes(model: str, params: "dict[str, Any]") -> None:
     """Refused for a batch, and sent as it is in realtime."""
@@ -214,7 +214,7 @@ def create(api: Api, folder: Path) -> BatchStatus:
         (always({}, 422), RejectedError),
         (always({"error": {"message": "m", "code": 429}}, 429), RateLimitedError),
     ],
-    ids=str,
+    ids=lambda value: value.__name__ if isinstance(value, type) else "answer",
 )
 def test_the_paid_call_is_sent_once(answer: Answer, kind: "type[ProviderError]", tmp_path: Path) -> None:
     """Whatever happens, one POST; what is not provably refused is ambiguous; the key is nowhere in the error."""

@@ -110,8 +110,6 @@ EXTRAS = ("reasoning", "tool_calls", "logprobs", "grounding", "response")
 class BatchState(str, Enum):
     """A batch's state, provider-neutral."""
 
-    PENDING = "pending"
-    """Accepted; no request has begun."""
     RUNNING = "running"
     CANCELLING = "cancelling"
     UNKNOWN = "unknown"
@@ -187,12 +185,16 @@ class BatchStatus:
 
     @property
     def progress(self) -> Progress:
-        """The state in four words; `provider_state` keeps the provider's own. `completed` says nothing of single rows."""
-        if self.state is BatchState.PENDING:
-            return "pending"
+        """The state in four words; `provider_state` keeps the provider's own.
+
+        `pending`: no request is through yet, as far as the provider counts them while a batch runs. `completed` says nothing
+        of single rows.
+        """
         if self.state is BatchState.FAILED:
             return "failed"
-        return "completed" if self.state.ended else "processing"
+        if self.state.ended:
+            return "completed"
+        return "processing" if self.completed or self.failed else "pending"
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ RESPONSES_FILE, INLINED_RESPONSES = "responsesFile", "inlinedResponses"
 """Where results are: a file, or the operation itself."""
 
 _STATES = {
-    "PENDING": BatchState.PENDING,
-    "QUEUED": BatchState.PENDING,
+    "PENDING": BatchState.RUNNING,
+    "QUEUED": BatchState.RUNNING,
     "RUNNING": BatchState.RUNNING,
     "PAUSED": BatchState.RUNNING,
     "UPDATING": BatchState.RUNNING,

@@ -11,7 +11,7 @@ CLOCK_SKEW = 300.0
 """Seconds the provider's clock may be behind ours."""
 PAGE = 100
 STATES = {
-    "validating": BatchState.PENDING,
+    "validating": BatchState.RUNNING,
     "in_progress": BatchState.RUNNING,
     "finalizing": BatchState.RUNNING,
     "cancelling": BatchState.CANCELLING,

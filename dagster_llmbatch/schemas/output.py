@@ -1,7 +1,6 @@
 """The output type of an asset: what the provider is asked for, what a valid answer is, and which columns it gives."""
 
 import base64
-import copy
 import hashlib
 import json
 import re
@@ -16,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from dagster_llmbatch.errors import ConfigurationError, UnportableSchemaError
 from dagster_llmbatch.schemas.arrow_types import arrow_field, wire_names
+from dagster_llmbatch.schemas.dialects import Mode, in_dialect
 from dagster_llmbatch.schemas.portable import Portable, resolve
 from dagster_llmbatch.schemas.validation import (
     AnswerProblem as AnswerProblem,
@@ -118,9 +118,14 @@ class OutputSchema:
         """Whether two compiled types ask for and accept the same, as far as a schema can say."""
         return self.digest == other.digest
 
-    def for_provider(self, provider: str) -> "dict[str, Any] | None":
-        """The schema in a provider's dialect; None for plain text. The portable form is OpenAI's."""
-        return None if self.portable is None else copy.deepcopy(dict(self.portable))
+    def for_provider(self, provider: str, mode: Mode = "batch") -> "dict[str, Any] | None":
+        """The schema in a provider's dialect; None for plain text.
+
+        Raises UnportableSchemaError for what that provider cannot express.
+        """
+        if self.portable is None or self.json_schema is None:
+            return None
+        return in_dialect(self.json_schema, self.portable, provider=provider, mode=mode)
 
     def validator(self) -> "Callable[[str], Valid | Invalid]":
         """A function from an answer's text to its column values, or to why it is not valid."""

@@ -39,8 +39,9 @@ DECIMAL_PATTERN = r"^-?[0-9]+(\.[0-9]+)?$"
 class Portable:
     """One rewrite of one schema."""
 
-    def __init__(self, schema: "Mapping[str, Any]", *, asset: str) -> None:
+    def __init__(self, schema: "Mapping[str, Any]", *, asset: str, optional_by_absence: bool = False) -> None:
         self._root = dict(schema)
+        self._by_absence = optional_by_absence
         self._asset = asset
         self._properties = 0
         self._enum_values = 0
@@ -92,7 +93,10 @@ class Portable:
         if kinds is None and "enum" not in node and "const" not in node:
             raise self._refuse(path, "a value of any type; give it a type")
         if kinds == "object" or (isinstance(kinds, list) and "object" in kinds):
-            return kept | self._object(node, path, level)
+            made = self._object(node, path, level)
+            if made.get("type") == "array" and isinstance(kinds, list):
+                raise self._refuse(path, "a map that may be something else by its type list; use anyOf")
+            return kept | made
         if kinds == "array" or (isinstance(kinds, list) and "array" in kinds):
             if "items" not in node:
                 raise self._refuse(path, "a list of values of any type; give its items a type")
@@ -102,9 +106,11 @@ class Portable:
     def _object(self, node: "Mapping[str, Any]", path: str, level: int) -> Schema:
         properties = node.get("properties") or {}
         extra = node.get("additionalProperties")
+        if isinstance(extra, Mapping) and extra and not properties:
+            return self._map(extra, path, level)
         if extra is True or isinstance(extra, Mapping):
             raise self._refuse(
-                path, "a map or an open object (dict[str, ...], extra='allow'); use a list of key/value pairs"
+                path, "an open object (dict[str, Any], extra='allow'); name its fields, or give it a type"
             )
         if not properties:
             raise self._refuse(path, "an object without fields")
@@ -115,8 +121,16 @@ class Portable:
         made = {}
         for name, value in properties.items():
             inner = self._node(value, f"{path}.{name}", level + 1)
-            made[name] = inner if name in required or accepts_null(value, self._root) else _or_null(inner)
-        return {"properties": made, "required": list(made), "additionalProperties": False}
+            stays = self._by_absence or name in required or accepts_null(value, self._root)
+            made[name] = inner if stays else _or_null(inner)
+        wanted = [name for name in made if name in required] if self._by_absence else list(made)
+        return {"properties": made, "required": wanted, "additionalProperties": False}
+
+    def _map(self, values: "Mapping[str, Any]", path: str, level: int) -> Schema:
+        """A map as a list of pairs, which every provider can be asked for; the answer is turned back."""
+        pair = {"key": {"type": "string"}, "value": self._node(values, f"{path}{{}}", level + 2)}
+        closed = {"type": "object", "properties": pair, "required": ["key", "value"], "additionalProperties": False}
+        return {"type": "array", "items": closed}
 
     def _refuse(self, path: str, what: str) -> UnportableSchemaError:
         where = f"{self._asset}: " if self._asset else ""

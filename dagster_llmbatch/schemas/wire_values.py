@@ -54,12 +54,17 @@ def as_meant(value: Any, node: "Mapping[str, Any]", root: "Mapping[str, Any]") -
     """An answer without what stands only because of how we asked.
 
     Nulls of properties that had to be there go, so that defaults apply; numbers where text was asked for a Decimal
-    become that text.
+    become that text; lists of pairs become the map they stand for; text becomes the enum's value that differs in case
+    only, or whose JSON it is. What was valid as it stood stays.
     """
     found = option_for(value, node, root)
+    if isinstance(value, list) and is_map(found):
+        return _mapped(value, found, root)
     if isinstance(value, list):
         items = found.get("items")
         return [as_meant(v, items, root) for v in value] if isinstance(items, Mapping) else value
+    if isinstance(value, dict) and is_map(found):
+        return {name: as_meant(v, found["additionalProperties"], root) for name, v in value.items()}
     if isinstance(value, dict):
         properties = found.get("properties") or {}
         required = set(found.get("required") or ())
@@ -70,7 +75,43 @@ def as_meant(value: Any, node: "Mapping[str, Any]", root: "Mapping[str, Any]") -
         }
     if isinstance(value, (int, float)) and not isinstance(value, bool) and _means_decimal(node, root):
         return value.text if isinstance(value, WireFloat) else str(value)
-    return value
+    return _enum_value(value, node, root) if isinstance(value, str) else value
+
+
+def is_map(node: "Mapping[str, Any]") -> bool:
+    """Whether a resolved schema is a map: an object whose keys are the answer's to choose."""
+    return (
+        node.get("type") == "object"
+        and isinstance(node.get("additionalProperties"), Mapping)
+        and not node.get("properties")
+    )
+
+
+def _mapped(pairs: "list[Any]", node: "Mapping[str, Any]", root: "Mapping[str, Any]") -> Any:
+    """The map of a list of pairs; the list itself, which is no valid map, where it is none or a key stands twice."""
+    if not all(isinstance(pair, dict) and set(pair) == {"key", "value"} for pair in pairs):
+        return pairs
+    if len({pair["key"] for pair in pairs if isinstance(pair["key"], str)}) != len(pairs):
+        return pairs
+    return {pair["key"]: as_meant(pair["value"], node["additionalProperties"], root) for pair in pairs}
+
+
+def _enum_value(text: str, node: "Mapping[str, Any]", root: "Mapping[str, Any]") -> Any:
+    """The one allowed value that a text stands for; the text where none or several could be meant."""
+    found = resolve(node, root)
+    options = [resolve(option, root) for option in options_of(found)] or [found]
+    if any(option.get("type") == "string" and "enum" not in option and "const" not in option for option in options):
+        return text  # any text is allowed
+    allowed = [value for option in options for value in _allowed(option) or ()]
+    if text in allowed:
+        return text
+    alike = [v for v in allowed if (v.casefold() == text.casefold() if isinstance(v, str) else json.dumps(v) == text)]
+    return alike[0] if len(alike) == 1 else text
+
+
+def _allowed(node: "Mapping[str, Any]") -> "list[Any] | None":
+    """The values of an enum or a const; None where there is neither."""
+    return node.get("enum", [node["const"]] if "const" in node else None)
 
 
 def with_defaults(value: Any, node: "Mapping[str, Any]", root: "Mapping[str, Any]") -> Any:
@@ -95,7 +136,7 @@ def option_for(value: Any, node: "Mapping[str, Any]", root: "Mapping[str, Any]")
         return found
     kind = {dict: "object", list: "array"}.get(type(value))
     fits = [option_for(value, option, root) for option in options]
-    fits = [o for o in fits if o.get("type") == kind]
+    fits = [o for o in fits if o.get("type") == kind or (kind == "array" and is_map(o))]
     if kind == "object" and len(fits) > 1:
         fits = [o for o in fits if _keys_fit(value, o, root)]
     return fits[0] if len(fits) == 1 else {}
@@ -106,9 +147,9 @@ def _keys_fit(value: "Mapping[str, Any]", option: "Mapping[str, Any]", root: "Ma
     if not set(option.get("required") or ()) <= set(value) or not set(value) <= set(properties):
         return False
     for name, v in value.items():
-        rule = resolve(properties[name], root)
-        allowed = rule.get("enum", [rule["const"]] if "const" in rule else None)
-        if allowed is not None and v not in allowed:
+        allowed = _allowed(resolve(properties[name], root))
+        meant = _enum_value(v, properties[name], root) if isinstance(v, str) else v
+        if allowed is not None and meant not in allowed:
             return False
     return True
 

@@ -22,7 +22,7 @@ class _Remote:
     def __init__(self, base_url: str) -> None:
         from dagster_llmbatch.simulator.clock import Clock
 
-        self.base_url = base_url
+        self.addresses = {"openai": base_url}
         self.clock = Clock()
 
 

@@ -129,16 +129,13 @@ class Open(BaseModel):
 @pytest.mark.parametrize(
     ("output", "path"),
     [
-        (one(dict[str, str]), "$.x"),
         (one(dict), "$.x"),
         (one(tuple[int, str]), "$.x"),
         (one(Any), "$.x"),
         (one(list), "$.x[]"),
-        (one(list[dict[str, int]]), "$.x[]"),
-        (one("dict[str, int] | None", default=None), "$.x|0"),
         (Open, "$"),
         (one(Open), "$defs.Open"),
-        (one(list.__class_getitem__(one(dict[str, int]))), "$defs.Made.x"),
+        (one(list[dict[str, Any]]), "$.x[]"),
         (create_model("Empty"), "$"),
         (RootModel[list[int]], "$"),
         (RootModel[Part], "$"),

@@ -166,7 +166,11 @@ class LLMBatchResource(dg.ConfigurableResource):
         """Where a model is batched. Raises MissingApiKeyError or NotBatchCapableError."""
         known = self.models.get(model)
         spec = None if known is None else ModelSpec(*split_model(model), **known.model_dump())
-        return resolve(model, batch_provider=batch_provider, spec=spec, configured=self.configured())
+        try:
+            return resolve(model, batch_provider=batch_provider, spec=spec, configured=self.configured())
+        except MissingApiKeyError as error:
+            meant = batch_provider or (spec.batch_provider if spec else None) or split_model(model)[0]
+            raise MissingApiKeyError(f"{error} For {meant}: {how_to_configure(meant)}") from None
 
     def submit(self, requests: "Iterable[LLMRequest]", *, external_key: "str | None" = None) -> BatchHandle:
         """Create one provider batch, outside any asset and ledger; the handle is plain data (`to_json`, `from_json`).

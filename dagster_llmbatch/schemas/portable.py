@@ -52,6 +52,8 @@ class Portable:
         if root.get("type") != "object" or any(k in root for k in ("anyOf", "oneOf")):
             raise self._refuse("$", "the root must be an object; wrap the value in a model with one field")
         found = self._node(root, "$", 1)
+        if found["type"] != "object":
+            raise self._refuse("$", "a map as the whole answer; wrap it in a model with one field")
         defs = self._root.get("$defs") or self._root.get("definitions") or {}
         used = {name: self._node(node, f"$defs.{name}", 1) for name, node in defs.items() if _refers(found, defs, name)}
         return found | ({"$defs": used} if used else {})

@@ -56,7 +56,7 @@ def test_the_public_names_are_what_all_says() -> None:
     """Everything in __all__ is there, and no other public object of ours is."""
     found = {name for name in dagster_llmbatch.__all__ if hasattr(dagster_llmbatch, name)}
     assert found == set(dagster_llmbatch.__all__)
-    assert len(found) == 7
+    assert len(found) == 14
 
 
 def test_dagsters_own_fields_are_passed_through() -> None:

@@ -41,9 +41,12 @@ def materialize(
     asset: dg.AssetsDefinition, resource: LLMBatchResource, folder: Path, *, raises: bool = True
 ) -> "tuple[dg.ExecuteInProcessResult, dict[str, Any], list[str]]":
     """The run, the materialization's metadata as plain values, and the lines of the run's log."""
+    folder.mkdir(exist_ok=True)
     with dg.DagsterInstance.local_temp(str(folder)) as instance:
         result = dg.materialize([asset], resources={"llm_batch": resource}, instance=instance, raise_on_error=raises)
         lines = [f"{entry.level} {entry.user_message}" for entry in instance.all_logs(result.run_id)]
+        failed = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
+        lines += [error.message for error in failed if error is not None]
     made = result.asset_materializations_for_node(asset.node_def.name)
     metadata = {name: value.value for name, value in made[0].metadata.items()} if made else {}
     return result, metadata, lines

@@ -42,7 +42,7 @@ def test_no_sensor_is_refused_before_any_spend() -> None:
             repository_def=repository(),
             log=SimpleNamespace(warning=lambda *_: None),
         )
-        asset = LLMBatchAsset(dg.AssetKey("triage"), recipe(), "auto", "suspend", streams=True)
+        asset = LLMBatchAsset(dg.AssetKey("triage"), recipe(), "auto", 20, "suspend", streams=True)
         resource = LLMBatchResource(openai={"api_key": "k"})  # type: ignore[arg-type]
         with pytest.raises(NobodyWakesError, match="build_llm_batch_sensor"):
             _how_to_wait(context, asset, resource)
@@ -61,7 +61,7 @@ def test_a_run_that_no_daemon_can_continue_blocks_and_says_so() -> None:
             repository_def=repository(),
             log=SimpleNamespace(warning=lambda *_: None),
         )
-        asset = LLMBatchAsset(dg.AssetKey("triage"), recipe(), "auto", "suspend", streams=True)
+        asset = LLMBatchAsset(dg.AssetKey("triage"), recipe(), "auto", 20, "suspend", streams=True)
         how, notes = _how_to_wait(context, asset, LLMBatchResource(openai={"api_key": "k"}))  # type: ignore[arg-type]
     assert how == "block"
     assert any("waits in the run" in note for note in notes)

@@ -144,6 +144,7 @@ class Open(BaseModel):
         ({"type": "object", "properties": {"x": {"$ref": "#/properties/y"}, "y": {"type": "string"}}}, "$.x"),
         ({"type": "object", "properties": {"x": {"$ref": "#/$defs/missing"}}}, "$.x"),
         ({"type": "object", "properties": {"x": {"not": {"type": "string"}}}}, "$.x"),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, "$"),
         ({"$ref": "#"}, "$"),
     ],
 )

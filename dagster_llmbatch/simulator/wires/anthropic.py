@@ -38,9 +38,6 @@ class Messages(Format):
 
     leaves_out = True
 
-    def __init__(self) -> None:
-        self._cached: set[str] = set()
-
     def prompt_of(self, body: Body) -> str:
         """The system prompt and all messages."""
         return "\n".join(texts_of(_blocks(body)))
@@ -86,19 +83,17 @@ class Messages(Format):
         }
 
     def _usage(self, body: Body, said: Said) -> "dict[str, Any]":
-        """Token counts; those of a cached prefix are not among `input_tokens`."""
+        """Token counts; those of a cached prefix are not among `input_tokens`. About half the requests find it."""
         prefix, long = _cached_prefix(body)
         cached = min(len(prefix) // 4, said.tokens[0])
         if cached < SHORTEST_CACHED:
             cached = 0
-        known = prefix in self._cached
-        if cached:
-            self._cached.add(prefix)
-        written = 0 if known else cached
+        found = int(said.name, 16) % 2 == 0
+        written = 0 if found else cached
         return {
             "input_tokens": said.tokens[0] - cached,
             "cache_creation_input_tokens": written,
-            "cache_read_input_tokens": cached if known else 0,
+            "cache_read_input_tokens": cached if found else 0,
             "cache_creation": {
                 "ephemeral_5m_input_tokens": 0 if long else written,
                 "ephemeral_1h_input_tokens": written if long else 0,

@@ -1,5 +1,6 @@
 """Replies of OpenAI's two endpoints. OpenRouter speaks them too."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from dagster_llmbatch.simulator.execution import UNKNOWN_MODEL, Body, Format, Refusal, Said, texts_of
@@ -118,7 +119,8 @@ def dated(model: str) -> str:
 def _messages(found: Any) -> "list[str]":
     if isinstance(found, str):
         return [found]
-    return [text for message in found or () for text in texts_of(message.get("content"))]
+    messages = [message for message in found or () if isinstance(message, Mapping)]
+    return [text for message in messages for text in texts_of(message.get("content"))]
 
 
 def _refused(body: Body, field: str, unknown: int) -> "Refusal | None":

@@ -13,7 +13,7 @@ from dagster_llmbatch.core.by_row import ByRow, check_by_row
 from dagster_llmbatch.core.prompt import check_template
 from dagster_llmbatch.core.recipe import Recipe
 from dagster_llmbatch.dagster_internals import resource_parameters
-from dagster_llmbatch.errors import ConfigurationError
+from dagster_llmbatch.errors import ConfigurationError, UnportableSchemaError
 from dagster_llmbatch.io_manager import ParquetIOManager
 from dagster_llmbatch.partition_run import LLMBatchAsset, Wait, run_partition
 from dagster_llmbatch.providers.contract import EXTRAS
@@ -218,7 +218,10 @@ def _recipe(name: str, model: str, output: Any, **asked: Any) -> Recipe:
     """The recipe, with everything refused that can never work."""
     provider, model_id = parse_model(model, asset=name)
     schema = OutputSchema.compile(output, asset=name)
-    schema.for_provider(asked["batch_provider"] or provider)
+    try:
+        schema.for_provider(asked["batch_provider"] or provider)
+    except UnportableSchemaError as error:
+        raise UnportableSchemaError(f"{name}: {error}", path=error.path, provider=error.provider) from None
     check_template(asked["prompt"], asset=name)
     return Recipe(asset=name, provider=provider, model=model_id, output=schema, **asked)
 

@@ -199,6 +199,7 @@ def test_what_a_provider_cannot_express_is_refused_where_defined() -> None:
         verdicts("anthropic:claude-haiku-4-5", output=Node)
     assert caught.value.provider == "anthropic"
     assert "next" in caught.value.path
+    assert str(caught.value).startswith("verdicts: ")
 
 
 class Node(BaseModel):

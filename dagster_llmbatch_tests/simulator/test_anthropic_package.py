@@ -262,7 +262,7 @@ def test_schemas_at_the_limits_pass(client: anthropic.Anthropic) -> None:
     client.messages.create(**params(schema=schema_of(optional=24, unions=16)))
     twice = {"a": {"$ref": "#/$defs/A"}, "b": {"$ref": "#/$defs/A"}}
     definition = {"A": {"type": "object", "properties": {}, "additionalProperties": False}}
-    client.messages.create(**params(schema=schema_of(properties=twice, **{"$defs": definition})))
+    client.messages.create(**params(schema={**schema_of(properties=twice), "$defs": definition}))
 
 
 def test_optional_properties_are_sometimes_left_out(client: anthropic.Anthropic) -> None:

@@ -113,6 +113,13 @@ def hash_of(text: str) -> str:
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
 
 
+def within(body: Any, *names: str) -> Any:
+    """What lies so deep in a request; None where it, or anything on the way, is missing or of another kind."""
+    for name in names:
+        body = body.get(name) if isinstance(body, Mapping) else None
+    return body
+
+
 def texts_of(content: Any) -> "list[str]":
     """The texts of a message's content: one text, or parts some of which have one."""
     if isinstance(content, str):

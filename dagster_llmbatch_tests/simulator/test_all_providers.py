@@ -19,6 +19,12 @@ STATES = {
     "gemini": ["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"],
     "openrouter": ["validating", "in_progress", "finalizing", "completed"],
 }
+REALTIME = {
+    "openai": "/chat/completions",
+    "anthropic": "/v1/messages",
+    "gemini": "/v1beta/models/m:generateContent",
+    "openrouter": "/chat/completions",
+}
 ERRORS = {
     "openai": ["400", "429", "500"],
     "anthropic": ["invalid_request_error", "rate_limit_error", "api_error"],
@@ -274,6 +280,16 @@ def test_a_realtime_call_is_paid_and_broken_by_markers(driver: Driver) -> None:
     driver.simulator.faults.add_rows("error_429")
     assert driver.call("realtime", "").status_code == 429
     assert driver.simulator.book.requests == 1
+
+
+def test_requests_of_a_strange_shape_do_not_break_the_server(driver: Driver) -> None:
+    """They are refused, or answered as far as they can be read; the server never fails."""
+    for name in ("messages", "text", "input", "response_format", "output_config", "system", "contents"):
+        for value in ("x", 7, [7], ["x"], {"format": 7}, {"format": {"schema": 7}}, {"json_schema": "x"}):
+            asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}], name: value}
+            if driver.provider == "gemini":
+                asked = {"contents": [{"parts": [{"text": "hello"}]}], name: value}
+            assert driver.http.post(REALTIME[driver.provider], json=asked).status_code in (200, 400)
 
 
 def test_all_settings_exist(simulator: SimulatorServer) -> None:

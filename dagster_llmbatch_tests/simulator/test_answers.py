@@ -170,3 +170,11 @@ def test_a_schema_without_an_answer_is_refused(node: "dict[str, Any]") -> None:
     """Dangling and endless references, patterns nothing matches."""
     with pytest.raises(SchemaRefused):
         answer("prompt", {**obj(a=node), "$defs": {"Loop": ref("Loop")}})
+
+
+def test_optional_properties_may_be_left_out() -> None:
+    """Some of them, some of the time; required ones are there, and come first."""
+    schema = obj(["b", "d"], a={"type": "string"}, b={"type": "string"}, c={"type": "string"}, d={"type": "string"})
+    seen = {tuple(json.loads(answer(str(n), schema, leave_out=True))) for n in range(100)}
+    assert seen == {("b", "d"), ("b", "d", "a"), ("b", "d", "c"), ("b", "d", "a", "c")}
+    assert {tuple(json.loads(answer(str(n), schema))) for n in range(20)} == {("a", "b", "c", "d")}

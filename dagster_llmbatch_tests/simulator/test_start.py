@@ -55,6 +55,19 @@ def test_the_program_serves_and_obeys_the_admin_endpoints(
         assert book["calls"] == {"list": 2, "upload": 1, "create": 1, "status": 1}
 
 
+def test_the_program_prints_an_address_for_each_provider(program: "tuple[subprocess.Popen[str], str]") -> None:
+    """One a line, after OpenAI's base_url."""
+    process, address = program
+    assert process.stdout is not None
+    lines = [process.stdout.readline().split() for _ in range(4)]
+    assert {words[1]: words[2] for words in lines} == {
+        "openai": f"{address}/v1",
+        "anthropic": f"{address}/anthropic",
+        "gemini": f"{address}/gemini",
+        "openrouter": f"{address}/openrouter/api/v1",
+    }
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from dagster_llmbatch.simulator.batches import Asked, Row, StoredBatch
-from dagster_llmbatch.simulator.execution import UNKNOWN_MODEL, Body, Format, Outcome, Refusal, Said, texts_of
+from dagster_llmbatch.simulator.execution import UNKNOWN_MODEL, Body, Format, Outcome, Refusal, Said, texts_of, within
 from dagster_llmbatch.simulator.store import new_id
 from dagster_llmbatch.simulator.wire import Call, Wire, json_of, limit_of
 from dagster_llmbatch.simulator.wires.anthropic_schema import schema_error
@@ -44,7 +44,7 @@ class Messages(Format):
 
     def schema_of(self, body: Body, *, in_batch: bool) -> "Body | None":
         """`output_config.format.schema`"""
-        return ((body.get("output_config") or {}).get("format") or {}).get("schema")
+        return within(body, "output_config", "format", "schema")
 
     def refused(self, body: Body, *, in_batch: bool) -> "Refusal | None":
         """What `params` is checked for: at once when alone, and only when the row runs in a batch."""
@@ -61,7 +61,9 @@ class Messages(Format):
             return Refusal(404, f"model: {model}")
         if body.get("stream"):
             return Refusal(400, "stream: not supported here")
-        schema = self.schema_of(body, in_batch=in_batch)
+        schema: Any = self.schema_of(body, in_batch=in_batch)
+        if schema is not None and not isinstance(schema, Mapping):
+            return Refusal(400, "output_config.format.schema: Input should be an object")
         wrong = None if schema is None else schema_error(schema)
         return None if wrong is None else Refusal(400, f"output_config.format.schema: {wrong}")
 
@@ -153,7 +155,8 @@ class AnthropicWire(Wire):
         if wrong is not None:
             return self.refuse(Refusal(400, wrong))
         lines = [msgspec.json.encode(one) for one in body["requests"]]
-        batch = self.store.create(self, new_id("msgbatch_", 24), {}, {"total": len(lines)}, lines)
+        batch_id, noted = new_id("msgbatch_", 24), {"total": len(lines)}
+        batch = await asyncio.to_thread(self.store.create, self, batch_id, {}, noted, lines)
         return JSONResponse(self.to_json(batch, request, "in_progress"))
 
     async def list_batches(self, request: Request) -> Response:
@@ -275,7 +278,7 @@ def _blocks(body: Body) -> "list[Any]":
     contents = [body.get("system")]
     messages = body.get("messages")
     if isinstance(messages, list):
-        contents += [message.get("content") for message in messages if isinstance(message, Mapping)]
+        contents += [within(message, "content") for message in messages]
     blocks: list[Any] = []
     for content in contents:
         blocks += [{"text": content}] if isinstance(content, str) else content if isinstance(content, list) else []
@@ -290,7 +293,7 @@ def _cached_prefix(body: Body) -> "tuple[str, bool]":
         marks[-1] = body["cache_control"]
     for position in range(len(blocks) - 1, -1, -1):
         if marks[position]:
-            return "\n".join(texts_of(blocks[: position + 1])), marks[position].get("ttl") == "1h"
+            return "\n".join(texts_of(blocks[: position + 1])), within(marks[position], "ttl") == "1h"
     return "", False
 
 

@@ -18,6 +18,7 @@ from dagster_llmbatch.simulator.wires.openai_replies import FORMATS, dated
 DEFAULT_PAGE, LARGEST_PAGE = 20, 100
 LARGEST_FILES_PAGE = 10_000
 WRITE_BYTES = 1 << 20
+NO_CREDIT = "insufficient_quota"
 _TYPES = {429: "rate_limit_exceeded"}
 _CODES = {429: "rate_limit_exceeded", 500: "server_error"}
 
@@ -28,7 +29,7 @@ class OpenAIWire(Wire):
     provider = "openai"
     base_path = "/v1"
     request_id_header = "x-request-id"
-    no_credit = Refusal(429, "You exceeded your current quota.", code="insufficient_quota")
+    no_credit = Refusal(429, "You exceeded your current quota.", code=NO_CREDIT)
 
     def calls(self) -> "list[Call]":
         """All endpoints."""
@@ -252,6 +253,8 @@ class OpenAIWire(Wire):
 def _problem(refusal: Refusal) -> "dict[str, Any]":
     kind = "server_error" if refusal.status >= 500 else _TYPES.get(refusal.status, "invalid_request_error")
     code = refusal.code or _CODES.get(refusal.status)
+    if code == NO_CREDIT:
+        kind = NO_CREDIT
     return {"error": {"message": refusal.message, "type": kind, "param": refusal.param, "code": code}}
 
 

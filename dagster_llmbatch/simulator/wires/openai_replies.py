@@ -1,9 +1,8 @@
 """Replies of OpenAI's two endpoints. OpenRouter speaks them too."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from dagster_llmbatch.simulator.execution import UNKNOWN_MODEL, Body, Format, Refusal, Said, texts_of
+from dagster_llmbatch.simulator.execution import UNKNOWN_MODEL, Body, Format, Refusal, Said, texts_of, within
 
 MISSING = "missing_required_parameter"
 
@@ -18,7 +17,7 @@ class Responses(Format):
 
     def schema_of(self, body: Body, *, in_batch: bool) -> "Body | None":
         """`text.format.schema`"""
-        return ((body.get("text") or {}).get("format") or {}).get("schema")
+        return within(body, "text", "format", "schema")
 
     def refused(self, body: Body, *, in_batch: bool) -> "Refusal | None":
         """A request without text, or of an unknown model: 400 here, not 404."""
@@ -71,7 +70,7 @@ class Chat(Format):
 
     def schema_of(self, body: Body, *, in_batch: bool) -> "Body | None":
         """`response_format.json_schema.schema`"""
-        return ((body.get("response_format") or {}).get("json_schema") or {}).get("schema")
+        return within(body, "response_format", "json_schema", "schema")
 
     def refused(self, body: Body, *, in_batch: bool) -> "Refusal | None":
         """A request without messages, or of an unknown model."""
@@ -119,8 +118,8 @@ def dated(model: str) -> str:
 def _messages(found: Any) -> "list[str]":
     if isinstance(found, str):
         return [found]
-    messages = [message for message in found or () if isinstance(message, Mapping)]
-    return [text for message in messages for text in texts_of(message.get("content"))]
+    messages = found if isinstance(found, list) else []
+    return [text for message in messages for text in texts_of(within(message, "content"))]
 
 
 def _refused(body: Body, field: str, unknown: int) -> "Refusal | None":

@@ -121,6 +121,7 @@ def model_parser(model: "type[BaseModel]", schema: "Mapping[str, Any]", columns:
     names = tuple(columns.names)
     converters = [converter(field) for field in columns]
     decimals = '"decimal"' in json.dumps(schema)
+    own_names = _names_beside_maps(schema)
 
     def parse(text: str) -> "Sequence[Any] | Invalid":
         if ("NaN" in text or "Infinity" in text) and not is_json(text):
@@ -142,10 +143,10 @@ def model_parser(model: "type[BaseModel]", schema: "Mapping[str, Any]", columns:
             value = strict_json(text)
             meant = as_meant(value, schema, schema)
             if meant == value:
-                return _broken(error)
+                return _broken(error, own_names)
             return _converted(names, validate_json(json.dumps(meant), strict=True).__dict__, converters)
         except ValidationError as again:
-            return _broken(again)
+            return _broken(again, own_names)
         except ValueError:
             return Invalid(AnswerProblem.NOT_JSON)
         except Exception as raised:  # as above
@@ -159,6 +160,7 @@ def schema_parser(schema: "Mapping[str, Any]", columns: pa.Schema, keys: "Sequen
     from dagster_llmbatch.schemas.json_schema_rules import rules_of  # jsonschema is slow to import
 
     rules = rules_of(schema)
+    own_names = _names_beside_maps(schema)
     converters = [converter(field) for field in columns]
     names = tuple(columns.names)
 
@@ -169,7 +171,7 @@ def schema_parser(schema: "Mapping[str, Any]", columns: pa.Schema, keys: "Sequen
             return Invalid(AnswerProblem.NOT_JSON)
         try:
             value = as_meant(value, schema, schema)
-            issues = tuple(_issue(e.absolute_path, str(e.validator)) for e in rules.iter_errors(value))
+            issues = tuple(_issue(e.absolute_path, str(e.validator), own_names) for e in rules.iter_errors(value))
             if issues:
                 return Invalid(AnswerProblem.SCHEMA_MISMATCH, issues)
             value = with_defaults(value, schema, schema)
@@ -200,13 +202,13 @@ def _unfit(names: "Sequence[str]", row: "Mapping[str, Any]", converters: "Sequen
     return Invalid(AnswerProblem.SCHEMA_MISMATCH, tuple(issues))
 
 
-def _broken(error: ValidationError) -> Invalid:
+def _broken(error: ValidationError, names: "frozenset[str] | None") -> Invalid:
     found = error.errors(include_input=False, include_url=False, include_context=False)
     issues = []
     for e in found:
         kind = e["type"] if e["type"] in CORE_RULES else "a rule of the model"
         # The last step of an unexpected key's path is the key, which is the answer's text.
-        issues.append(_issue(e["loc"][:-1] if kind == "extra_forbidden" else e["loc"], kind))
+        issues.append(_issue(e["loc"][:-1] if kind == "extra_forbidden" else e["loc"], kind, names))
     return Invalid(AnswerProblem.SCHEMA_MISMATCH, tuple(issues))
 
 
@@ -218,8 +220,29 @@ def _mismatch(path: str, rule: str) -> Invalid:
     return Invalid(AnswerProblem.SCHEMA_MISMATCH, (Issue(path, rule),))
 
 
-def _issue(location: Any, rule: str) -> Issue:
+def _names_beside_maps(schema: "Mapping[str, Any]") -> "frozenset[str] | None":
+    """The names a path may show where keys of maps, which are the answer's text, may stand in it; None: no maps, any name."""
+    names: set[str] = set()
+    maps = False
+    nodes: list[Any] = [schema]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, Mapping):
+            maps = maps or isinstance(node.get("additionalProperties"), Mapping)
+            names |= {name for holder in ("properties", "$defs") for name in node.get(holder) or {}}
+            nodes += node.values()
+        elif isinstance(node, list):
+            nodes += node
+    return frozenset(names) if maps else None
+
+
+def _issue(location: Any, rule: str, names: "frozenset[str] | None" = None) -> Issue:
     path = ""
     for part in location:
-        path += f"[{part}]" if isinstance(part, int) else (f".{part}" if path else str(part))
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif names is not None and part not in names:
+            path += "{}"
+        else:
+            path += f".{part}" if path else str(part)
     return Issue(path or "$", rule.replace("_", " "))

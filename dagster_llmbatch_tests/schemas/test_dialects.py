@@ -209,3 +209,13 @@ def test_what_the_official_rewriters_lose_stays() -> None:
         ours = SCHEMA.for_provider(provider)
         assert ours is not None
         assert ours["properties"]["counts"]["items"]["properties"]["value"] == {"type": "integer"}
+
+
+def test_a_key_of_a_map_is_in_no_message() -> None:
+    """Keys of maps are the answer's text: a path shows the field and that it goes into a map, by model and by schema."""
+    for schema in (SCHEMA, OutputSchema.from_json(SCHEMA.to_json())):
+        good = {"name": "n", "size": "S", "grade": 1, "pet": {"kind": "cat", "lives": 1}, "groups": {}, "maybe": None}
+        found = schema.validator()(json.dumps({**good, "counts": {"SECRET-ANSWER": "x"}}))
+        assert isinstance(found, Invalid)
+        assert "SECRET-ANSWER" not in found.message
+        assert "counts{}" in found.message

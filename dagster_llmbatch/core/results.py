@@ -96,11 +96,6 @@ def system_fields(extras: "Sequence[str]" = ()) -> "tuple[pa.Field, ...]":
     return (*SYSTEM_FIELDS, *(pa.field(f"llm_{name}", pa.large_string()) for name in extras))
 
 
-def results_schema(kept: pa.Schema, output: OutputSchema, extras: "Sequence[str]" = ()) -> pa.Schema:
-    """The schema of the results table: the same in every partition, also of an empty or all-failed one."""
-    return pa.schema([*kept, *output.arrow_schema, *system_fields(extras)])
-
-
 class ResultsWriter:
     """Writes the results segment of one entry, a block of rows at a time."""
 

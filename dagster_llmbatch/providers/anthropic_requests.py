@@ -1,6 +1,5 @@
 """Requests to Anthropic: the body of /v1/messages, which is also the `params` of a batch's request."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.providers.content import Content, DocumentPart, ImagePart, Part, TextPart, base64_text
 from dagster_llmbatch.providers.contract import RequestTemplate
 from dagster_llmbatch.providers.http import CHUNK_BYTES
+from dagster_llmbatch.providers.params import check_json
 
 MAX_TOKENS = 8192
 """`max_tokens` where params give none: Anthropic demands one. All models take it, and a realtime call that uses it up
@@ -120,11 +120,7 @@ def _check(params: "Mapping[str, Any]") -> None:
     ours = sorted(_OURS & set(params))
     if ours:
         raise ConfigurationError(f"params {ours} are set by dagster_llmbatch (model, prompt, output); remove them.")
-    for name, value in params.items():
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"params[{name!r}] is no JSON value: {error}") from None
+    check_json(params)
 
 
 def _block(part: Part) -> "dict[str, Any]":

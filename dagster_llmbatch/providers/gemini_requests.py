@@ -1,6 +1,5 @@
 """Requests to Gemini: a line of a batch file, the body of a realtime call, and the envelope of an inline batch."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.providers.content import Content, DocumentPart, ImagePart, Part, TextPart, base64_text
 from dagster_llmbatch.providers.contract import Mode, RequestTemplate
 from dagster_llmbatch.providers.lines import split_lines
+from dagster_llmbatch.providers.params import check_json
 
 OUTPUT_CAP = "maxOutputTokens"
 """Cuts an answer off and changes nothing else: not part of a fingerprint."""
@@ -122,11 +122,7 @@ def _params(template: RequestTemplate) -> "dict[str, Any]":
         )
     if params.get("candidateCount", 1) != 1:
         raise ConfigurationError("params['candidateCount'] must be 1: a row has one answer, and each is billed.")
-    for name, value in params.items():
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"params[{name!r}] is no JSON value: {error}") from None
+    check_json(params)
     return params
 
 

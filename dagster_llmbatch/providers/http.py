@@ -25,8 +25,6 @@ from dagster_llmbatch.providers.classify import HINTS, Classify
 from dagster_llmbatch.providers.contract import ErrorCategory
 from dagster_llmbatch.providers.tolerant import loads
 
-RETRY_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
-"""Worth asking again where the call is idempotent."""
 ATTEMPTS = 5
 LONGEST_WAIT = 60.0
 """Seconds waited at most before one retry."""

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dagster_llmbatch.providers.contract import Outcome
-from dagster_llmbatch.providers.openai_wire import plain
+from dagster_llmbatch.providers.tolerant import loads
 
 
 def with_extras(outcome: Outcome, line: bytes, extras: "Collection[str]") -> Outcome:
@@ -23,7 +23,7 @@ def _body(line: bytes) -> "dict[str, Any] | None":
     try:
         row = msgspec.json.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        row = plain(line)
+        row = loads(line)
     body = (row.get("response") or {}).get("body")
     return body if isinstance(body, dict) else None
 

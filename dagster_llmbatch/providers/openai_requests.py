@@ -1,6 +1,5 @@
 """Requests in OpenAI's two shapes, Responses and Chat Completions: bodies, content parts and lines of batch input."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import msgspec
 from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.providers.content import Content, DocumentPart, ImagePart, Part, TextPart, base64_text
 from dagster_llmbatch.providers.contract import RequestTemplate
+from dagster_llmbatch.providers.params import check_json
 
 RESPONSES, CHAT = "/v1/responses", "/v1/chat/completions"
 OUTPUT_CAPS = ("max_output_tokens", "max_tokens", "max_completion_tokens")
@@ -111,11 +111,7 @@ def checked_params(given: "Mapping[str, Any]") -> "dict[str, Any]":
         raise ConfigurationError(
             f"params {ours} are set by dagster_llmbatch (model, system, prompt, output); remove them."
         )
-    for name, value in params.items():
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"params[{name!r}] is no JSON value: {error}") from None
+    check_json(params)
     return params
 
 

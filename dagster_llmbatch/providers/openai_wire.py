@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from dagster_llmbatch.providers.openai_faults import WireError
+from dagster_llmbatch.providers.tolerant import loads
 
 
 class TokenDetails(msgspec.Struct, gc=False):
@@ -86,29 +87,13 @@ def decode_line(line: bytes) -> "Line | None":
         return _tolerant(line)
 
 
-def plain(content: "bytes | str") -> Any:
-    """Any JSON, also with half an emoji in it, as plain values. Raises ValueError."""
-    return _plain(json.loads(content))
-
-
 def _tolerant(line: bytes) -> "Line | None":
     """A line that is JSON and has some field in another shape than documented: its answer was paid for all the same."""
     try:
-        found = plain(line)
+        found = loads(line)
         return None if not isinstance(found, dict) else msgspec.convert(_reshaped(found), Line)
     except (ValueError, msgspec.MsgspecError):
         return None
-
-
-def _plain(value: Any) -> Any:
-    """Whole numbers as integers, and text without lone surrogates, which no file can hold."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return {_plain(k): _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def _reshaped(row: "dict[str, Any]") -> "dict[str, Any]":

@@ -15,7 +15,8 @@ from dagster_llmbatch.providers.openai_batches import STATES, number
 from dagster_llmbatch.providers.openai_extras import with_extras
 from dagster_llmbatch.providers.openai_faults import WireError, by_number, wire_error
 from dagster_llmbatch.providers.openai_rows import logger, outcome_of
-from dagster_llmbatch.providers.openai_wire import Line, decode_line, plain
+from dagster_llmbatch.providers.openai_wire import Line, decode_line
+from dagster_llmbatch.providers.tolerant import loads
 
 NO_BATCH_ENDPOINT = "no_batch_endpoint"
 """Our code for a refusal that has none: the model cannot be batched, or not by this account."""
@@ -95,7 +96,7 @@ def _has_choices(row: Line) -> bool:
 
 def _unnested(line: bytes) -> bytes:
     """The line with the completion in its place where it stands under `provider`."""
-    row = plain(line)
+    row = loads(line)
     response = row.get("response") or {}
     body = response.get("body")
     nested = body.get("provider") if isinstance(body, dict) else None
@@ -120,7 +121,7 @@ def split_rows(content: bytes, name: str) -> "tuple[dict[str, Any], list[bytes] 
         return body, None if rows is None else [bytes(row) for row in rows]
     except (msgspec.MsgspecError, UnicodeDecodeError):
         # half an emoji in one row would hide all the others
-        body = plain(content.decode("utf-8", "replace"))
+        body = loads(content.decode("utf-8", "replace"))
     given = body.pop(name, None) if isinstance(body, dict) else body
     if not isinstance(body, dict) or not isinstance(given, list | NoneType):
         raise ValueError("no object with a list in it")

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 
-def loads(text: bytes) -> Any:
+def loads(text: "bytes | str") -> Any:
     """Any JSON value, as `plain` makes it.
 
     Raises ValueError for what is no JSON.

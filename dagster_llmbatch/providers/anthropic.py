@@ -19,7 +19,7 @@ from dagster_llmbatch.errors import (
     BatchNotFoundError,
     BatchUnprovenError,
 )
-from dagster_llmbatch.providers.anthropic_requests import AnthropicEncoder, CreateBody, betas_of, refuse_unbatchable
+from dagster_llmbatch.providers.anthropic_requests import AnthropicEncoder, betas_of, create_body, refuse_unbatchable
 from dagster_llmbatch.providers.anthropic_rows import classify, read_message, read_row
 from dagster_llmbatch.providers.content import Content
 from dagster_llmbatch.providers.contract import (
@@ -32,9 +32,9 @@ from dagster_llmbatch.providers.contract import (
     Uploaded,
     expect,
 )
-from dagster_llmbatch.providers.http import CHUNK_BYTES, ProviderHttp
+from dagster_llmbatch.providers.http import ProviderHttp
 from dagster_llmbatch.providers.limits import LIMITS
-from dagster_llmbatch.providers.lines import split_lines
+from dagster_llmbatch.providers.lines import CHUNK_BYTES, split_lines
 
 VERSION = "2023-06-01"
 """The anthropic-version whose shapes are read here."""
@@ -93,7 +93,7 @@ class AnthropicBatchProvider:
         self, requests: Path, uploaded: Uploaded, *, template: RequestTemplate, external_key: str
     ) -> BatchStatus:
         """The paid call: one POST of all requests, never resent."""
-        body = CreateBody(requests)
+        body = create_body(requests)
         headers = {"content-type": "application/json", "content-length": str(body.length), **_beta_header(template)}
         created = self._http.call_once("POST", BATCHES, content=body, headers=headers)
         if not created.get("id"):

@@ -1,6 +1,6 @@
 """Requests to Anthropic: the body of /v1/messages, which is also the `params` of a batch's request."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import msgspec
 from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.providers.content import Content, DocumentPart, ImagePart, Part, TextPart, base64_text
 from dagster_llmbatch.providers.contract import RequestTemplate
-from dagster_llmbatch.providers.http import CHUNK_BYTES
+from dagster_llmbatch.providers.lines import JoinedLines
 from dagster_llmbatch.providers.params import check_json
 
 MAX_TOKENS = 8192
@@ -21,7 +21,6 @@ _OURS = frozenset({"model", "messages", "stream", "output_format"})
 _NOT_BATCHED = ("speed", "store", "previous_thread_event_id", "cache_hint", "context_hint")
 # stands where the prompt goes; a digest-like text that no template holds
 _PROMPT = "\x00prompt-5b1f8e0e\x00"
-_HEAD, _TAIL = b'{"requests":[', b"]}"
 
 
 class AnthropicEncoder:
@@ -51,27 +50,9 @@ class AnthropicEncoder:
         return self._encode(prompt if isinstance(prompt, str) else [_block(part) for part in prompt])
 
 
-class CreateBody:
-    """The body of a create call, read from the file of request lines while it is sent.
-
-    Lines hold no newline but their last byte, so that each newline but the file's last becomes the comma between two
-    requests.
-    """
-
-    def __init__(self, requests: Path) -> None:
-        self._requests = requests
-        self._bytes = requests.stat().st_size - len(b"\n")
-        self.length = len(_HEAD) + self._bytes + len(_TAIL)
-        """Bytes, for the content-length."""
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield _HEAD
-        left = self._bytes
-        with self._requests.open("rb") as lines:
-            while piece := lines.read(min(CHUNK_BYTES, left)):
-                left -= len(piece)
-                yield piece.replace(b"\n", b",")
-        yield _TAIL
+def create_body(requests: Path) -> JoinedLines:
+    """The body of a create call."""
+    return JoinedLines(requests, b'{"requests":[', b"]}")
 
 
 def refuse_unbatchable(params: "Mapping[str, Any]") -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from dagster_llmbatch.errors import TransientProviderError
 from dagster_llmbatch.providers.contract import ErrorCategory
-from dagster_llmbatch.providers.http import CHUNK_BYTES, ProviderHttp
+from dagster_llmbatch.providers.http import ProviderHttp
+from dagster_llmbatch.providers.lines import CHUNK_BYTES
 
 JSONL = "application/jsonl"
 

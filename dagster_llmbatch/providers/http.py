@@ -23,13 +23,13 @@ from dagster_llmbatch.errors import (
 )
 from dagster_llmbatch.providers.classify import HINTS, Classify
 from dagster_llmbatch.providers.contract import ErrorCategory
+from dagster_llmbatch.providers.lines import CHUNK_BYTES
 from dagster_llmbatch.providers.tolerant import loads
 
 ATTEMPTS = 5
 LONGEST_WAIT = 60.0
 """Seconds waited at most before one retry."""
 CONNECT_TIMEOUT = 10.0
-CHUNK_BYTES = 1 << 20
 # httpx raises these before a byte of the request left: the provider cannot have seen it
 NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 

@@ -101,10 +101,10 @@ class OpenRouterBatchProvider:
 
         Raises RejectedError of code `no_batch_endpoint` where the model, or the account, has no batches; that is free.
         """
-        length, content = batch_body(requests, template)
-        headers = {"content-type": "application/json", "content-length": str(length)}
+        body = batch_body(requests, template)
+        headers = {"content-type": "application/json", "content-length": str(body.length)}
         try:
-            created = self._http.call_once("POST", "batches", content=content, headers=headers)
+            created = self._http.call_once("POST", "batches", content=body, headers=headers)
         except RejectedError as error:
             raise _explained(error, template.model) from None
         if not created.get("id"):

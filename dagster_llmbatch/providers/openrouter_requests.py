@@ -1,7 +1,7 @@
 """OpenRouter's requests: chat completions, and a batch as one JSON body that is read as it arrives."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 from dagster_llmbatch.errors import ConfigurationError, NotBatchCapableError
 from dagster_llmbatch.providers.content import Content, DocumentPart, Part, PartKind
 from dagster_llmbatch.providers.contract import RequestTemplate
-from dagster_llmbatch.providers.http import CHUNK_BYTES
+from dagster_llmbatch.providers.lines import JoinedLines
 from dagster_llmbatch.providers.openai_requests import (
     CHAT,
     LineEncoder,
@@ -55,17 +55,14 @@ def realtime_body(template: RequestTemplate, prompt: Content) -> bytes:
     return filled(body, prompt, openrouter_part)
 
 
-def batch_body(requests: Path, template: RequestTemplate) -> "tuple[int, Iterator[bytes]]":
-    """(length, pieces) of the create call's body: the head, then the file's lines as one list.
+def batch_body(requests: Path, template: RequestTemplate) -> JoinedLines:
+    """The create call's body: what the batch is, then the file's lines as one list.
 
     The provider reads it as a stream: what the batch is must come before the requests.
     """
     head: dict[str, Any] = {"endpoint": CHAT, "model": batch_model(template.model), "completion_window": "24h"}
     head |= {"provider": template.params["provider"]} if template.params.get("provider") else {}
-    start = msgspec.json.encode(head)[:-1] + b',"requests":['
-    end = b"]}"
-    # every line ends with a newline: all become commas but the last, which goes
-    return len(start) + requests.stat().st_size - 1 + len(end), _pieces(start, requests, end)
+    return JoinedLines(requests, msgspec.json.encode(head)[:-1] + b',"requests":[', b"]}")
 
 
 def batch_model(model: str) -> str:
@@ -110,15 +107,3 @@ def _text_part(part: Part) -> "dict[str, Any]":
             f"openrouter's batches hold text only, and a prompt has a part of {part.kind.value}."
         )
     return chat_part(part)
-
-
-def _pieces(start: bytes, requests: Path, end: bytes) -> "Iterator[bytes]":
-    yield start
-    with requests.open("rb") as lines:
-        # one piece is held back: the newline to leave out is the last of the last
-        held = lines.read(CHUNK_BYTES)
-        while piece := lines.read(CHUNK_BYTES):
-            yield held.replace(b"\n", b",")
-            held = piece
-    yield held[:-1].replace(b"\n", b",")
-    yield end

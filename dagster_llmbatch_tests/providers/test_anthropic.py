@@ -24,7 +24,7 @@ from dagster_llmbatch.errors import (
     TransientProviderError,
 )
 from dagster_llmbatch.providers.anthropic import PAGE, REQUEST_COUNT, AnthropicBatchProvider
-from dagster_llmbatch.providers.anthropic_requests import MAX_TOKENS, AnthropicEncoder, CreateBody
+from dagster_llmbatch.providers.anthropic_requests import MAX_TOKENS, AnthropicEncoder, create_body
 from dagster_llmbatch.providers.content import ImagePart, PartKind, TextPart
 from dagster_llmbatch.providers.contract import (
     BatchHandle,
@@ -36,7 +36,7 @@ from dagster_llmbatch.providers.contract import (
     Search,
     Uploaded,
 )
-from dagster_llmbatch.providers.http import CHUNK_BYTES
+from dagster_llmbatch.providers.lines import CHUNK_BYTES
 
 SECRET = "sk-ant-very-secret"
 TEMPLATE = RequestTemplate("claude-haiku-4-5")
@@ -287,7 +287,7 @@ def test_the_body_is_streamed(tmp_path: Path) -> None:
     """However large the file, a piece of it is in memory at a time; no byte is lost between pieces, and it can be repeated."""
     line = AnthropicEncoder(TEMPLATE).line("r-1", "x" * 1000)
     lines = [line] * (3 * CHUNK_BYTES // len(line))
-    body = CreateBody(written(tmp_path, lines))
+    body = create_body(written(tmp_path, lines))
     pieces = list(body)
     assert max(map(len, pieces)) <= CHUNK_BYTES < body.length == sum(map(len, pieces))
     assert b"".join(pieces) == b'{"requests":[' + b",".join(each[:-1] for each in lines) + b"]}"

@@ -29,8 +29,8 @@ from dagster_llmbatch.providers.contract import (
     RequestTemplate,
     Uploaded,
 )
-from dagster_llmbatch.providers.http import CHUNK_BYTES
 from dagster_llmbatch.providers.limits import LIMITS
+from dagster_llmbatch.providers.lines import CHUNK_BYTES
 from dagster_llmbatch.providers.openrouter_requests import OpenRouterEncoder, batch_body
 from dagster_llmbatch.providers.openrouter_rows import classify
 from dagster_llmbatch_tests.providers.openrouter_traffic import (
@@ -94,7 +94,7 @@ def test_golden_create(tmp_path: Path) -> None:
 
 def test_a_body_without_provider_choice_has_none(tmp_path: Path) -> None:
     """Only what is asked for is sent."""
-    _, pieces = batch_body(lines_of(tmp_path, TEMPLATE, "a"), TEMPLATE)
+    pieces = batch_body(lines_of(tmp_path, TEMPLATE, "a"), TEMPLATE)
     assert list(json.loads(b"".join(pieces))) == ["endpoint", "model", "completion_window", "requests"]
 
 
@@ -103,7 +103,8 @@ def test_the_body_is_whole_at_any_length(size: int, tmp_path: Path) -> None:
     """Where pieces of the file end is seen nowhere in the body."""
     room = CHUNK_BYTES + size - len(OpenRouterEncoder(TEMPLATE).line("r-0", ""))
     lines = lines_of(tmp_path, TEMPLATE, "x" * room, "y")
-    length, pieces = batch_body(lines, TEMPLATE)
+    pieces = batch_body(lines, TEMPLATE)
+    length = pieces.length
     body = b"".join(pieces)
     assert len(body) == length
     assert [len(r["body"]["messages"][0]["content"]) for r in json.loads(body)["requests"]] == [room, 1]
@@ -115,7 +116,7 @@ def test_the_body_is_whole_at_any_length(size: int, tmp_path: Path) -> None:
 def test_the_batch_slug(model: str, sent: str, tmp_path: Path) -> None:
     """A batch is bought under the model's :batch name."""
     template = RequestTemplate(model)
-    _, pieces = batch_body(lines_of(tmp_path, template, "a"), template)
+    pieces = batch_body(lines_of(tmp_path, template, "a"), template)
     assert json.loads(b"".join(pieces))["model"] == sent
 
 

@@ -1,7 +1,7 @@
 """The resource: configuration into a workplace, and our errors into Dagster's Failure."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -16,7 +16,6 @@ from dagster_llmbatch.core import single_batch
 from dagster_llmbatch.core.advance import Workplace
 from dagster_llmbatch.core.pricing import Price, PriceBook
 from dagster_llmbatch.core.recipe import Policy
-from dagster_llmbatch.core.results import Price as OutcomePrice
 from dagster_llmbatch.core.single_batch import LLMRequest, LLMResult, Output
 from dagster_llmbatch.errors import InputError, LedgerNotDurableError, LLMBatchError, MissingApiKeyError
 from dagster_llmbatch.ledger.segments import SegmentStore
@@ -31,7 +30,7 @@ from dagster_llmbatch.provider_config import (
     PriceConfig,
     key_alone,
 )
-from dagster_llmbatch.providers.contract import BatchHandle, BatchProvider, BatchStatus, Mode
+from dagster_llmbatch.providers.contract import BatchHandle, BatchProvider, BatchStatus
 from dagster_llmbatch.providers.registry import COMPATIBLE, PROVIDERS, how_to_configure, make_provider
 from dagster_llmbatch.providers.resolution import BatchAbility, ModelSpec, Resolution, ability_at, resolve, split_model
 
@@ -226,9 +225,9 @@ class LLMBatchResource(dg.ConfigurableResource):
             found = single_batch.results(
                 provider.outcomes(status, extras=extras), lambda custom_id: own.get(custom_id, output)
             )
-            price = self._price()
+            prices = self.price_book()
             for result in found:
-                yield single_batch.priced(result, partial(price, handle.provider))
+                yield single_batch.priced(result, prices, provider=handle.provider, mode="batch")
 
     def cancel(self, handle: BatchHandle) -> BatchStatus:
         """Ask the provider to stop a batch. Raises CannotCancelError where there is no cancel."""
@@ -242,7 +241,7 @@ class LLMBatchResource(dg.ConfigurableResource):
             found = single_batch.complete(
                 request, clients.of(provider_name), model_id_of=lambda _: model_id, extras=extras
             )
-        return single_batch.priced(found, partial(self._price("realtime"), provider_name))
+        return single_batch.priced(found, self.price_book(), provider=provider_name, mode="realtime", model=model_id)
 
     def _model_id(self, provider: str, model: str) -> str:
         found = self.resolve(model)
@@ -266,7 +265,7 @@ class LLMBatchResource(dg.ConfigurableResource):
     ) -> "Iterator[Workplace]":
         """Everything one partition's work needs, closed afterwards."""
         with self.clients() as clients, self.ledger(instance) as (ledger, segments):
-            yield Workplace(clients.of, ledger, segments, self.policy(), self._price(), now=now)
+            yield Workplace(clients.of, ledger, segments, self.policy(), self.price_book(), now=now)
 
     def is_in_working_folder(self, instance: dg.DagsterInstance) -> bool:
         """Whether the ledger goes to `.llmbatch/` because the Dagster home is temporary."""
@@ -293,22 +292,12 @@ class LLMBatchResource(dg.ConfigurableResource):
                 "PostgreSQL URL and storage_path an object store such as s3://bucket/llmbatch."
             )
 
-    def _price(self, mode: Mode = "batch") -> OutcomePrice:
+    def price_book(self) -> PriceBook:
+        """The prices of both lanes: `prices` and `realtime_prices`, then what genai-prices publishes."""
         own = (
             {n: Price(**p.model_dump()) for n, p in prices.items()} for prices in (self.prices, self.realtime_prices)
         )
-        book = PriceBook(*own)
-
-        def price(
-            provider: str, asked_for: str, answered_by: "str | None", tokens: "Sequence[int | None]"
-        ) -> "float | None":
-            # a provider answers with a dated snapshot, which the price list may not know yet
-            found = book.price(provider, answered_by or asked_for, *tokens, mode=mode)
-            if found is None and answered_by not in (None, asked_for):
-                return book.price(provider, asked_for, *tokens, mode=mode)
-            return found
-
-        return price
+        return PriceBook(*own)
 
 
 def _is_local(place: str) -> bool:

@@ -34,8 +34,9 @@ from dagster_llmbatch.core.decide import (
 )
 from dagster_llmbatch.core.plan import Plan
 from dagster_llmbatch.core.poll import handle_of, poll, status_of
+from dagster_llmbatch.core.pricing import PriceBook
 from dagster_llmbatch.core.recipe import Policy
-from dagster_llmbatch.core.results import Price, ResultsWriter
+from dagster_llmbatch.core.results import ResultsWriter
 from dagster_llmbatch.core.reuse import reuse
 from dagster_llmbatch.core.row_states import RowStates
 from dagster_llmbatch.core.submit import Owner, Submitter
@@ -58,7 +59,7 @@ class Workplace:
     ledger: Ledger
     segments: SegmentStore
     policy: Policy
-    price: Price
+    prices: PriceBook
     now: "Callable[[], float]" = time.time
     sleep: "Callable[[float], None]" = time.sleep
 
@@ -321,7 +322,7 @@ class _Line:
             situation.batches,
             output=stored_output(entry.settings, self._output),
             segments=work.segments,
-            price=work.price,
+            prices=work.prices,
             run_id=self._run_id,
         )
         name = writer.write()

@@ -5,7 +5,8 @@ here, so none can be applied twice. Not in it, because no outcome counts them: w
 images and sound are priced as text.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
@@ -13,9 +14,15 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dagster_llmbatch.providers.contract import Mode
 
 PER_MILLION = 1_000_000
+
+Counts = NDArray[np.float64] | float | None
+"""Tokens of one outcome or of many, NaN or None where they are not known."""
 
 
 @dataclass(frozen=True)
@@ -38,37 +45,44 @@ class Tier(NamedTuple):
     cached: float
     cache_write: float
     cache_write_1h: float
-    output: "float | None"
-    """None: not published. Only a request without output has a price then."""
+    output: float
+    """NaN: not published. Only a request without output has a price then."""
 
 
-@dataclass(frozen=True)
 class Rates:
-    """What one model costs in one lane. Long requests may cost more a token, all of their tokens."""
+    """What one model costs in one lane. Long requests may cost more a token, all of their tokens.
 
-    tiers: "tuple[Tier, ...]"
-    """From the longest requests down; the last holds for any."""
+    Args:
+        tiers: in ascending order of `above`; the first holds from no tokens on.
+    """
+
+    def __init__(self, tiers: "Sequence[Tier]") -> None:
+        self._above = np.array([tier.above for tier in tiers])
+        self._usd = np.array([tier[1:] for tier in tiers], np.float64).T  # NaN where there is no price
 
     def usd(
-        self, input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, written_1h: int = 0
-    ) -> "float | None":
-        """USD for one request. `input_tokens` includes `cached` and `written`, and `written` includes `written_1h`.
+        self,
+        input_tokens: Counts,
+        output_tokens: Counts,
+        cached_tokens: Counts = None,
+        cache_write_tokens: Counts = None,
+        cache_write_1h_tokens: Counts = None,
+    ) -> "NDArray[np.float64]":
+        """USD of outcomes, each at one place of the arrays, in which NaN (or None) stands for a count that is not known.
 
-        None for counts that contradict this, and for output without a published price.
+        `input_tokens` includes cached and cache-write tokens, `cache_write_tokens` those of one hour, `output_tokens`
+        reasoning tokens. NaN without input or output tokens, for counts that contradict each other, and for output without
+        a published price.
         """
-        plain = input_tokens - cached - written
-        if plain < 0 or written_1h > written:
-            return None
-        tier = next(tier for tier in self.tiers if input_tokens > tier.above)
-        if output_tokens and tier.output is None:
-            return None
-        return (
-            plain * tier.input
-            + cached * tier.cached
-            + (written - written_1h) * tier.cache_write
-            + written_1h * tier.cache_write_1h
-            + output_tokens * (tier.output or 0.0)
-        )
+        counts = (input_tokens, output_tokens, cached_tokens, cache_write_tokens, cache_write_1h_tokens)
+        given, made, cached, written, written_1h = (np.asarray(count, np.float64) for count in counts)
+        cached, written_1h = np.nan_to_num(cached), np.nan_to_num(written_1h)
+        written = np.where(np.isnan(written), written_1h, written)
+        plain = given - cached - written
+        usd = self._usd[:, np.searchsorted(self._above, given) - 1]
+        total = plain * usd[0] + cached * usd[1] + (written - written_1h) * usd[2] + written_1h * usd[3]
+        total = total + np.where(made == 0, 0.0, made * usd[4])
+        return np.where((plain < 0) | (written_1h > written), np.nan, total)
 
 
 class PriceBook:
@@ -94,45 +108,54 @@ class PriceBook:
         """Where published prices come from, in which version, and how new they are."""
         return _source()
 
-    def rates(self, provider: str, model: str, *, mode: Mode = "batch", on: "date | None" = None) -> "Rates | None":
-        """What the model costs a token; None where that is not known. `on` is the day it was sent, in UTC; None: today."""
-        model = _listed_id(provider, model)
-        own = self._own.get((mode, provider, model))
-        return own or _published(provider, model, mode, on or datetime.now(timezone.utc).date())
+    def rates(
+        self,
+        provider: str,
+        model: str,
+        *,
+        snapshot: "str | None" = None,
+        mode: Mode = "batch",
+        on: "date | None" = None,
+    ) -> "Rates | None":
+        """What the model costs a token; None where that is not known.
+
+        Args:
+            provider: where it was asked.
+            model: as it was asked for.
+            snapshot: the dated model that answered, which comes first if it is listed.
+            mode: the lane.
+            on: the day it was asked, in UTC; None: today.
+        """
+        for name in (snapshot, model):
+            listed = name and _listed_id(provider, name)
+            found = listed and (
+                self._own.get((mode, provider, listed))
+                or _published(provider, listed, mode, on or datetime.now(timezone.utc).date())
+            )
+            if found:
+                return found
+        return None
 
     def price(
         self,
         provider: str,
         model: str,
-        input_tokens: "int | None",
-        output_tokens: "int | None",
-        cached_tokens: "int | None" = None,
-        cache_write_tokens: "int | None" = None,
-        cache_write_1h_tokens: "int | None" = None,
-        *,
+        *tokens: "int | None",
+        snapshot: "str | None" = None,
         mode: Mode = "batch",
         on: "date | None" = None,
     ) -> "float | None":
-        """USD for one outcome; None where its tokens or the model's price in that lane are unknown.
-
-        `input_tokens` includes cached and cache-write tokens, `cache_write_tokens` those of one hour, `output_tokens`
-        reasoning tokens.
-        """
-        if input_tokens is None or output_tokens is None:
-            return None
-        rates = self.rates(provider, model, mode=mode, on=on)
-        if rates is None:
-            return None
-        written_1h = cache_write_1h_tokens or 0
-        written = written_1h if cache_write_tokens is None else cache_write_tokens
-        return rates.usd(input_tokens, output_tokens, cached_tokens or 0, written, written_1h)
+        """USD for one outcome by its counts, in the order of `Rates.usd`; None where they or the price are unknown."""
+        rates = self.rates(provider, model, snapshot=snapshot, mode=mode, on=on)
+        usd = math.nan if rates is None else float(rates.usd(*tokens))
+        return None if math.isnan(usd) else usd
 
 
 def _flat(price: Price) -> Rates:
     cached = price.input if price.cached is None else price.cached
     written = price.input if price.cache_write is None else price.cache_write
     tokens = (price.input, cached, written, written, price.output)
-    return Rates((Tier._make((-1, *(usd / PER_MILLION for usd in tokens))),))
+    return Rates([Tier._make((-1, *(usd / PER_MILLION for usd in tokens)))])
 
 
 def _listed_id(provider: str, model: str) -> str:
@@ -229,10 +252,10 @@ def _by_tier(prices: "Mapping[str, Any]") -> Rates:
     starts = {tier.start for price in (*classes, made) for tier in getattr(price, "tiers", ())} | {-1}
 
     def tier(above: int) -> Tier:
-        output = None if made is None else _per_token(made, above)
+        output = math.nan if made is None else _per_token(made, above)
         return Tier._make((above, *(_per_token(price, above) for price in classes), output))
 
-    return Rates(tuple(tier(above) for above in sorted(starts, reverse=True)))
+    return Rates([tier(above) for above in sorted(starts)])
 
 
 def _per_token(price: Any, above: int) -> float:

@@ -1,16 +1,19 @@
 """Plan and outcomes to the results table: one row out per row in, in input order, with the reason where there is no answer."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime, timezone
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, PRICED_TOKENS, TOKEN_FIELDS, OutcomeCursor
+from dagster_llmbatch.core.costs import outcome_costs
+from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, TOKEN_FIELDS, OutcomeCursor
 from dagster_llmbatch.core.plan import BLOCK_ROWS, TOO_LARGE
+from dagster_llmbatch.core.pricing import PriceBook
 from dagster_llmbatch.core.requests import FINGERPRINT, MODEL, PROBLEM, ROW_ID
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
@@ -50,9 +53,6 @@ SUCCEEDED, FAILED, REVIEW = "succeeded", "failed", "review"
 STATUSES = (SUCCEEDED, FAILED, REVIEW)
 SAMPLES = 5
 """Row ids kept as examples for each error name."""
-
-Price = Callable[[str, str, "str | None", Sequence["int | None"]], "float | None"]
-"""(provider, model asked for, model that answered, PRICED_TOKENS) to USD; None where unknown."""
 
 
 @dataclass
@@ -106,7 +106,7 @@ class ResultsWriter:
         *,
         output: OutputSchema,
         segments: SegmentStore,
-        price: Price,
+        prices: PriceBook,
         run_id: str,
     ) -> None:
         self._entry = entry
@@ -114,7 +114,8 @@ class ResultsWriter:
         self._output = output
         self._validate = output.validator()
         self._segments = segments
-        self._price = price
+        self._prices = prices
+        self._sent_on = {b.batch_id: _day(b.submitted_at or b.intent_at) for b in self._batches}
         self._run_id = run_id
         self._system = system_fields(entry.settings.get("extras", ()))
         self.summary = Summary()
@@ -208,30 +209,26 @@ class ResultsWriter:
         asset = pa.repeat(self._entry.settings["template"]["model"], block.num_rows)
         return pc.coalesce(block.column(MODEL), asset) if MODEL in block.schema.names else asset
 
-    def _costs(self, at: "np.ndarray", outcomes: pa.Table, models: pa.Array) -> "list[float | None]":
-        """The sum over each row's attempts, failed ones too; None as soon as one of them is unknown."""
+    def _costs(self, at: "np.ndarray", outcomes: pa.Table, models: pa.Array) -> pa.Array:
+        """The sum over each row's attempts, failed ones too; null as soon as one of them is unknown."""
         reused = pc.equal(outcomes.column("lane"), "reused")
         self.summary.reused_rows += pc.sum(reused).as_py() or 0
         # a reused answer was paid for, and counted, by the older generation
         paid = pc.and_not(pc.is_in(outcomes.column("kind"), pa.array(_PAID)), reused)
-        billed = outcomes.select(["cost_usd", "model", *TOKEN_FIELDS]).filter(paid)
+        billed = outcomes.filter(paid)
         for name in TOKEN_FIELDS:
             self.summary.tokens[name] += pc.sum(billed.column(name)).as_py() or 0
         unknown = pc.and_(pc.is_null(billed.column("input_tokens")), pc.is_null(billed.column("output_tokens")))
         self.summary.unknown_tokens += pc.sum(unknown).as_py() or 0
-        costs: list[float | None] = [0.0] * len(models)
-        provider, price = self._entry.settings["provider"], self._price
         rows = at[paid.to_numpy()]
-        asked = models.take(pa.array(rows)).to_pylist()
-        columns = (_values(billed.column(name)) for name in ("cost_usd", *PRICED))
-        for row, asked_for, said, answered_by, *tokens in zip(rows.tolist(), asked, *columns, strict=True):
-            # what the provider itself says it cost comes before any price list
-            cost = price(provider, asked_for, answered_by, tokens) if said is None else said
-            before = costs[row]
-            self.summary.cost_usd += cost or 0.0
-            costs[row] = None if cost is None or before is None else before + cost
-        self.summary.unpriced_rows += sum(cost is None for cost in costs)
-        return costs
+        provider = self._entry.settings["provider"]
+        asked_for = models.take(pa.array(rows))
+        usd = outcome_costs(billed, asked_for, provider=provider, prices=self._prices, sent_on=self._sent_on)
+        self.summary.cost_usd += float(np.nansum(usd))
+        costs = np.zeros(len(models))
+        np.add.at(costs, rows, usd)
+        self.summary.unpriced_rows += int(np.isnan(costs).sum())
+        return pa.array(costs, from_pandas=True)
 
     def _verdict(
         self,
@@ -263,8 +260,11 @@ class ResultsWriter:
 ANSWER = OutcomeKind.ANSWER.value
 JUDGED = ("kind", "text", "error_category", "error_message", "error_code")
 """The columns of an outcome that decide about its row."""
-PRICED = ["model", *PRICED_TOKENS]
 _PAID = [kind.value for kind in PAID_FINAL]
+
+
+def _day(at: float) -> date:
+    return datetime.fromtimestamp(at, timezone.utc).date()
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:

@@ -2,7 +2,7 @@
 
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from dagster_llmbatch.core.identity import canonical_json
 from dagster_llmbatch.core.outcomes import PAID_FINAL, PRICED_TOKENS
+from dagster_llmbatch.core.pricing import PriceBook
 from dagster_llmbatch.core.requests import Asking, Askings
 from dagster_llmbatch.errors import InputError, NotBatchCapableError
 from dagster_llmbatch.providers.content import Content
@@ -197,10 +198,15 @@ def result_of(outcome: Outcome, schema: OutputSchema, validate: Any) -> LLMResul
     return LLMResult(outcome.custom_id, "succeeded", value, not schema.is_text, None, outcome, outcome.cost_usd)
 
 
-def priced(result: LLMResult, price: "Callable[[str, str | None, Sequence[int | None]], float | None]") -> LLMResult:
-    """A result with its cost: what the provider says, else by the price list; nothing where nothing is billed."""
+def priced(result: LLMResult, prices: PriceBook, *, provider: str, mode: Mode, model: "str | None" = None) -> LLMResult:
+    """A result with its cost: what the provider says, else by the price list; 0 where nothing is billed.
+
+    Args:
+        model: the provider's id of the model that was asked for; None: the outcome's own has to do.
+    """
     outcome = result.outcome
     if outcome.cost_usd is not None or outcome.kind not in PAID_FINAL:
         return result if outcome.cost_usd is not None else replace(result, cost_usd=0.0)
     tokens = [getattr(outcome, name) for name in PRICED_TOKENS]
-    return replace(result, cost_usd=price(outcome.model or "", outcome.model, tokens))
+    asked_for = model or outcome.model or ""
+    return replace(result, cost_usd=prices.price(provider, asked_for, *tokens, snapshot=outcome.model, mode=mode))

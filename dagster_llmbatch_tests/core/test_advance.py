@@ -341,9 +341,11 @@ def test_costs_add_up_over_attempts(shop: Shop) -> None:
     """Each paid outcome is priced once, also when results are collected again."""
     shop.simulator.faults.add_rows("missing", containing="ticket 3")
     entry, _ = shop.open("r1")
-    summary = shop.finish(entry, "r1").entry.summary
+    found = shop.finish(entry, "r1")
+    summary = found.entry.summary
     assert summary is not None
-    assert summary["cost_usd"] == pytest.approx(0.5 * 5)
+    assert sum(shop.results(found).column("llm_input_tokens").is_valid().to_pylist()) == 5
+    assert summary["cost_usd"] == pytest.approx(summary["tokens"]["input_tokens"] + summary["tokens"]["output_tokens"])
 
 
 def test_ambiguous_is_retryable() -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from dagster_llmbatch.core.advance import Published, Waiting, Workplace, advance, claim
 from dagster_llmbatch.core.decide import Claim
 from dagster_llmbatch.core.plan import plan_rows
+from dagster_llmbatch.core.pricing import Price, PriceBook
 from dagster_llmbatch.core.recipe import Policy, Recipe
 from dagster_llmbatch.core.results import read_results
 from dagster_llmbatch.ledger.records import Entry, EntryKey
@@ -49,6 +50,9 @@ def recipe(**changes: Any) -> Recipe:
     return replace(known, **changes)
 
 
+A_DOLLAR_A_TOKEN = Price(input=1e6, output=1e6)
+
+
 class Shop:
     """One partition of one asset, worked on by runs that a test names."""
 
@@ -72,7 +76,7 @@ class Shop:
             ledger=self.ledger,
             segments=SegmentStore(folder / "segments"),
             policy=Policy(**{"poll_first": 60.0, **policy}),
-            price=lambda _provider, _asked_for, _answered_by, _tokens: 0.5,
+            prices=PriceBook({f"{provider}:{MODELS[provider]}": A_DOLLAR_A_TOKEN}),
             now=simulator.clock.now,
             sleep=self.sleeps.append,
         )

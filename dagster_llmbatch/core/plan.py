@@ -184,7 +184,11 @@ class _RowPlanner:
         else:
             problems = [self._problem(at, found, row_ids) for at, found in enumerate(rendered)]
         texts = [found if isinstance(found, str) else None for found in rendered]
-        parts = [content.to_json(found) if isinstance(found, tuple) else None for found in rendered]
+        parts = (
+            [content.to_json(found) if isinstance(found, tuple) else None for found in rendered]
+            if self._has_parts
+            else []
+        )
         # Arrow first: it leaves each text its UTF-8, which the fingerprint would else make once more
         made = [pa.array(texts, pa.large_string())]
         made.append(pa.array(self._fingerprints(texts, parts, chosen, problems), pa.string()))
@@ -200,12 +204,15 @@ class _RowPlanner:
         chosen: "list[Own]",
         problems: "list[str | None]",
     ) -> "list[str | None]":
-        shared = self._askings.shared.fingerprints
+        by = self._askings.shared.fingerprints
+        if not parts and not chosen:
+            return [None if text is None else by.of(text) for text in texts]
         found: list[str | None] = []
-        for at, (text, described) in enumerate(zip(texts, parts, strict=True)):
-            by = shared
-            if chosen and problems[at] is None:
-                by = self._askings.of(*chosen[at].choices).fingerprints
+        for at, text in enumerate(texts):
+            if chosen:
+                usable = problems[at] is None
+                by = (self._askings.of(*chosen[at].choices) if usable else self._askings.shared).fingerprints
+            described = parts[at] if parts else None
             if described is not None:
                 found.append(by.of_parts(described))
             else:

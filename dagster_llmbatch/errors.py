@@ -18,6 +18,7 @@
     │   ├── BatchNotFoundError        the provider does not know the batch
     │   ├── CannotCancelError         the provider has no cancel: the batch runs to its end
     │   ├── AmbiguousCreateError      the create call may or may not have been accepted
+    │   ├── StatusUnreadableError     the status of a batch could not be read several times in a row
     │   └── BatchUnprovenError        a batch may be ours and cannot be proven yet: look again later
     ├── ProviderMismatchError         a batch of one provider was asked for at another
     ├── BatchNotAdoptableError        a create call may have bought a batch that can never be proven ours
@@ -149,6 +150,12 @@ class AmbiguousCreateError(ProviderError):
 
 class CannotCancelError(ProviderError):
     """The provider has no cancel: the batch runs to its end, and is billed."""
+
+
+class StatusUnreadableError(ProviderError):
+    """The status of a batch could not be read several times in a row. That says nothing about the batch."""
+
+    retryable = True
 
 
 class BatchUnprovenError(ProviderError):

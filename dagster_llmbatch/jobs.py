@@ -38,7 +38,14 @@ def build_llm_batch_jobs(*, resource_key: str = RESOURCE_KEY) -> "list[dg.JobDef
                     found = ledger.batch(batch.id)
                     if found.phase is BatchPhase.ENDED:
                         extras = entry.settings.get("extras", ())
-                        name = collect(found, status_of(found), provider=provider, segments=segments, extras=extras)
+                        name = collect(
+                            found,
+                            status_of(found),
+                            provider=provider,
+                            segments=segments,
+                            extras=extras,
+                            now=time.time(),
+                        )
                         collected += ledger.record_collected(found.id, name, now=time.time())
                     pending += found.phase is BatchPhase.SUBMITTED
         context.log.info("collected %d batches; %d are still out.", collected, pending)

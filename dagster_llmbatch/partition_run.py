@@ -10,14 +10,14 @@ import dagster as dg
 
 from dagster_llmbatch import dagster_internals as internals
 from dagster_llmbatch import metadata, suspension
-from dagster_llmbatch.core.advance import Published, Waiting, Workplace, advance, claim
+from dagster_llmbatch.core.advance import Published, Waiting, Workplace, advance, cancel_open, claim
 from dagster_llmbatch.core.decide import Claim
 from dagster_llmbatch.core.lane import LanePolicy, choose_lane
 from dagster_llmbatch.core.plan import plan_rows
 from dagster_llmbatch.core.recipe import Recipe
 from dagster_llmbatch.core.results import read_results
 from dagster_llmbatch.errors import ConfigurationError, NobodyWakesError
-from dagster_llmbatch.ledger.records import Entry, EntryKey
+from dagster_llmbatch.ledger.records import CancelReason, Entry, EntryKey
 from dagster_llmbatch.resource import LLMBatchResource, failures
 
 Wait = Literal["suspend", "block"]
@@ -59,10 +59,8 @@ def run_partition(
                 if wait.key == key:
                     work.ledger.stop_waiting(wait.run_id, wait.entry_id)
             progress = advance(entry.id, work, run_id=context.run.run_id, output=asset.recipe.output)
-            while isinstance(progress, Waiting) and how == "block":
-                context.log.info("%s: %s.", key, progress.reason)
-                time.sleep(max(0.0, min(progress.until - time.time(), LONGEST_SLEEP)))
-                progress = advance(progress.entry.id, work, run_id=context.run.run_id, output=asset.recipe.output)
+            if isinstance(progress, Waiting) and how == "block":
+                progress = _block(context, asset, progress, work, cancels=resource.cancel_on_terminate)
             if isinstance(progress, Waiting):
                 _suspend(context, asset, key, progress, work, notes)
                 return
@@ -168,6 +166,28 @@ _CLAIMS = {
 }
 
 
+def _block(
+    context: dg.AssetExecutionContext,
+    asset: LLMBatchAsset,
+    progress: Waiting,
+    work: Workplace,
+    *,
+    cancels: bool,
+) -> Published:
+    """Wait within the run until the partition is published. A terminated run stops its batches, if it is to."""
+    found: Waiting | Published = progress
+    try:
+        while isinstance(found, Waiting):
+            context.log.info("%s: %s.", found.entry.key, found.reason)
+            time.sleep(max(0.0, min(found.until - time.time(), LONGEST_SLEEP)))
+            found = advance(found.entry.id, work, run_id=context.run.run_id, output=asset.recipe.output)
+    except dg.DagsterExecutionInterruptedError:
+        if cancels:
+            cancel_open(progress.entry.id, CancelReason.TERMINATED, work)
+        raise
+    return found
+
+
 def _suspend(
     context: dg.AssetExecutionContext,
     asset: LLMBatchAsset,
@@ -177,7 +197,8 @@ def _suspend(
     notes: "list[str]",
 ) -> None:
     run_id = context.run.run_id
-    work.ledger.wait(progress.entry.id, run_id, now=work.now())
+    held = {"not_before": progress.until, "reason": progress.reason} if progress.held else {}
+    work.ledger.wait(progress.entry.id, run_id, now=work.now(), **held)
     continuation = suspension.suspend(context, entry_id=progress.entry.id)
     work.ledger.note_run(progress.entry.id, continuation, now=work.now())
     work.ledger.set_continuation(run_id, continuation)

@@ -102,6 +102,19 @@ class LLMBatchResource(dg.ConfigurableResource):
         description="What to do about a batch that may exist at the provider and cannot be proven ours: wait for proof, or "
         "buy again at the risk of paying twice.",
     )
+    on_queue_full: Literal["wait", "fail"] = Field(
+        default="wait",
+        description="What a run does when the provider's batch queue is full: wait and send again, smaller if need be, or "
+        "fail. Nothing is lost, and no attempt is used up.",
+    )
+    max_batches_in_progress: int | None = Field(
+        default=None, gt=0, description="Batches of one provider that may be out at once, over all partitions."
+    )
+    cancel_on_terminate: bool = Field(
+        default=True,
+        description='Whether terminating a run that waits in itself (wait="block") cancels its batches at the provider. '
+        "What they finished is kept, and the next run of the partition goes on.",
+    )
     prices: dict[str, PriceConfig] = Field(
         default={}, description="Batch prices of your own by model string, such as openai:my-finetune."
     )
@@ -127,6 +140,8 @@ class LLMBatchResource(dg.ConfigurableResource):
             lease=max(900.0, 4 * self.request_timeout),
             max_requests_per_batch=self.max_requests_per_batch,
             on_reclaim=self.on_reclaim,
+            on_queue_full=self.on_queue_full,
+            max_batches_in_progress=self.max_batches_in_progress,
         )
 
     def configured(self) -> "dict[str, BatchAbility]":

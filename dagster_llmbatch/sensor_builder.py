@@ -14,7 +14,7 @@ from dagster_llmbatch.asset_decorator import RESOURCE_KEY
 from dagster_llmbatch.core.decide import can_go_on
 from dagster_llmbatch.core.poll import poll
 from dagster_llmbatch.errors import LLMBatchError
-from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
+from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry, WaitingRun
 from dagster_llmbatch.ledger.sql_ledger import Ledger
 from dagster_llmbatch.resource import Clients, LLMBatchResource
 from dagster_llmbatch.suspension import Became, Waker, groups
@@ -148,7 +148,7 @@ class Tick:
             if time.monotonic() > self._ends:
                 break
             try:
-                ready = all(self._can_go_on(wait.entry_id) for wait in group.waits)
+                ready = all((w.not_before or 0) <= time.time() and self._can_go_on(w.entry_id) for w in group.waits)
                 tended = waker.tend(group, ready=ready)
             except Exception as error:  # one broken partition must not keep the others waiting
                 logger.exception("continuation %s could not be tended.", group.continuation_id)
@@ -167,7 +167,12 @@ class Tick:
             older = self._ledger.entry(entry.predecessor_id)
             older_batches = self._ledger.batches(older.id)
         return can_go_on(
-            entry, self._ledger.batches(entry_id), older=older, older_batches=older_batches, now=time.time()
+            entry,
+            self._ledger.batches(entry_id),
+            older=older,
+            older_batches=older_batches,
+            failed_checks=self._resource.policy().failed_checks,
+            now=time.time(),
         )
 
     def _message(self, became: "list[Became]") -> str:
@@ -183,10 +188,16 @@ class Tick:
         parts += [
             f"{metadata.counted(count, 'continuation', 'continuations')} {kind.value}" for kind, count in counts.items()
         ]
+        parts += [_held(wait) for wait in self._ledger.waiting_runs(self._resource.namespace) if wait.reason][:SHOWN]
         parts += [_line(entry, batch) for entry, batch in pending[:SHOWN]]
         parts += [f"and {len(pending) - SHOWN} more"] if len(pending) > SHOWN else []
         parts += [f"problem: {problem}" for problem in self._problems[:SHOWN]]
         return "; ".join(parts)
+
+
+def _held(wait: WaitingRun) -> str:
+    minutes = max(0.0, ((wait.not_before or 0) - time.time()) / 60)
+    return f"{wait.key.asset_key} {wait.key.partition_key}".strip() + f": {wait.reason}, goes on in {minutes:.0f} min"
 
 
 def _line(entry: Entry, batch: BatchRecord) -> str:

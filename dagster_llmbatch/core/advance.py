@@ -12,10 +12,11 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from dagster_llmbatch.core.cancel import cancel
+from dagster_llmbatch.core.chunks import was_queue_full
 from dagster_llmbatch.core.collect import collect
 from dagster_llmbatch.core.cyclic_gc import cyclic_gc_paused
 from dagster_llmbatch.core.decide import (
-    CANCEL_ASKED,
     Adopt,
     Cancel,
     Claim,
@@ -27,21 +28,30 @@ from dagster_llmbatch.core.decide import (
     Resubmit,
     Reuse,
     Situation,
+    Stop,
     Submit,
     Wait,
     decide,
     decide_claim,
+    is_unreadable,
 )
 from dagster_llmbatch.core.plan import Plan
-from dagster_llmbatch.core.poll import handle_of, poll, status_of
+from dagster_llmbatch.core.poll import poll, status_of
 from dagster_llmbatch.core.pricing import PriceBook
 from dagster_llmbatch.core.recipe import Policy
 from dagster_llmbatch.core.results import ResultsWriter
 from dagster_llmbatch.core.reuse import reuse
 from dagster_llmbatch.core.row_states import RowStates
 from dagster_llmbatch.core.submit import Owner, Submitter
-from dagster_llmbatch.errors import CannotCancelError, LeaseLostError, LedgerError, RowsUnansweredError
-from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry, EntryKey, EntryState
+from dagster_llmbatch.errors import (
+    LeaseLostError,
+    LedgerError,
+    ProviderError,
+    QueueFullError,
+    RowsUnansweredError,
+    StatusUnreadableError,
+)
+from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, CancelReason, Entry, EntryKey, EntryState
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
 from dagster_llmbatch.providers.contract import BatchProvider
@@ -73,6 +83,8 @@ class Waiting:
     """Unix seconds before which asking again is useless."""
     reason: str
     batches: "Sequence[BatchRecord]" = ()
+    held: bool = False
+    """Whether there is nothing to do before `until` however the batches stand."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +130,8 @@ def advance(
     """Move one partition as far as it goes without waiting.
 
     `output` is today's output type; it validates only where it equals the one the plan was made with. Raises
-    ProviderError where a provider refused for good, RowsUnansweredError for an entry that failed.
+    ProviderError where a provider refused for good, StatusUnreadableError where a batch could not be looked at for long,
+    QueueFullError where the policy says so, RowsUnansweredError for an entry that failed.
     """
     entry = _newest(work.ledger.entry(entry_id), work.ledger)
     if entry.state is not EntryState.PENDING:
@@ -139,6 +152,23 @@ def advance(
     finally:
         for held_id, fence in fences.items():
             work.ledger.release(held_id, run_id, fence)
+
+
+def cancel_open(entry_id: str, reason: CancelReason, work: Workplace) -> int:
+    """Ask the providers to stop every batch of an entry that is out; returns how many. Nothing is lost: what they
+    finished is collected by the next run of the partition. One that cannot be asked does not keep the others running.
+    """
+    asked = 0
+    for batch in work.ledger.batches(entry_id):
+        if batch.phase is not BatchPhase.SUBMITTED or batch.cancel_at is not None:
+            continue
+        provider = work.provider_of(batch.provider)
+        try:
+            cancel(batch, reason, provider=provider, ledger=work.ledger, policy=work.policy, now=work.now)
+            asked += 1
+        except ProviderError as error:  # the reason is recorded: the next run asks again
+            logger.warning("batch %s could not be stopped: %s", batch.batch_id, error)
+    return asked
 
 
 def _newest(entry: Entry, ledger: Ledger) -> Entry:
@@ -192,7 +222,14 @@ class _Line:
             decision = decide(situation, work.policy, work.now())
             match decision:
                 case Wait():
-                    return Waiting(situation.entry, decision.until, decision.reason, situation.batches)
+                    _refuse_unreadable(situation, work.policy)
+                    return Waiting(situation.entry, decision.until, decision.reason, situation.batches, decision.held)
+                case Stop():
+                    raise QueueFullError(
+                        f'{situation.entry.key}: {decision.reason}, and on_queue_full is "fail". Nothing is lost: '
+                        "materialize the partition again later.",
+                        provider=situation.entry.settings["provider"],
+                    )
                 case Replay():
                     return Published(situation.entry, situation.batches)
                 case GiveUp():
@@ -213,13 +250,15 @@ class _Line:
                 self._submitter(self._work.ledger.entry(batch.entry_id)).adopt(batch)
             case Collect(batch):
                 self._collect(batch)
-            case Cancel(batch):
-                self._cancel(batch)
+            case Cancel(batch, reason):
+                work = self._work
+                provider = work.provider_of(batch.provider)
+                cancel(batch, reason, provider=provider, ledger=work.ledger, policy=work.policy, now=work.now)
             case Reuse(predecessor):
                 self._reuse(entry, predecessor)
             case Publish():
                 self._publish(situation)
-            case Wait() | Replay() | GiveUp():
+            case Wait() | Stop() | Replay() | GiveUp():
                 raise AssertionError(f"not a step: {decision}")
             case _:
                 assert_never(decision)
@@ -233,9 +272,16 @@ class _Line:
         if entry.predecessor_id is not None and not any(b.wave == 0 for b in batches):
             predecessor = ledger.entry(entry.predecessor_id)
             older = ledger.batches(predecessor.id)
-        full = [b.ended_at or 0.0 for b in batches if b.status and b.status.get("queue_full")]
+        full = [b.ended_at or 0.0 for b in batches if was_queue_full(b)]
+        limited = self._work.policy.max_batches_in_progress is not None
         situation = Situation(
-            entry, batches, lambda: self._count(situation), predecessor, older, max(full, default=None)
+            entry,
+            batches,
+            lambda: self._count(situation),
+            predecessor,
+            older,
+            queue_full_at=max(full, default=None),
+            in_progress=ledger.in_progress(entry.settings["provider"]) if limited else 0,
         )
         return situation
 
@@ -250,7 +296,9 @@ class _Line:
         entry = work.ledger.entry(entry_id)
         ids = [entry_id, *([entry.predecessor_id] if entry.predecessor_id else [])]
         for batch in (b for found in ids for b in work.ledger.batches(found)):
-            if batch.phase is BatchPhase.SUBMITTED and (batch.next_poll_at or 0) <= work.now():
+            # what could not be read for long is looked at by every run: the cause may be mended
+            due = (batch.next_poll_at or 0) <= work.now() or is_unreadable(batch, work.policy.failed_checks)
+            if batch.phase is BatchPhase.SUBMITTED and due:
                 poll(
                     batch,
                     provider=work.provider_of(batch.provider),
@@ -273,29 +321,9 @@ class _Line:
             provider=work.provider_of(batch.provider),
             segments=work.segments,
             extras=work.ledger.entry(batch.entry_id).settings.get("extras", ()),
+            now=work.now(),
         )
         work.ledger.record_collected(batch.id, name, now=work.now())
-
-    def _cancel(self, batch: BatchRecord) -> None:
-        work = self._work
-        logger.warning("batch %s is past its deadline; asking %s to stop it.", batch.batch_id, batch.provider)
-        try:
-            asked = work.provider_of(batch.provider).cancel(handle_of(batch))
-        except CannotCancelError as error:
-            logger.warning("%s", error)  # it runs to its end, and is collected then
-            asked = status_of(batch)
-        now = work.now()
-        work.ledger.record_status(
-            batch.id,
-            provider_state=CANCEL_ASKED,
-            counts=(batch.total, batch.completed, batch.failed),
-            status=batch.status or {},
-            handle=asked.handle.to_json(),  # some providers keep the mark of a cancel in it
-            next_poll_at=now + work.policy.poll_first,
-            poll_interval=work.policy.poll_first,
-            ended=False,
-            now=now,
-        )
 
     def _reuse(self, entry: Entry, predecessor: Entry) -> None:
         work = self._work
@@ -331,6 +359,19 @@ class _Line:
             and work.ledger.entry(entry.id).state is not EntryState.PUBLISHED
         ):
             raise LedgerError(f"{entry.key.asset_key}: entry {entry.id} could not be published.")
+
+
+def _refuse_unreadable(situation: Situation, policy: Policy) -> None:
+    """Raise StatusUnreadableError for a batch whose status failed for long, once nothing else is to be done."""
+    for batch in (*situation.batches, *situation.predecessor_batches):
+        if is_unreadable(batch, policy.failed_checks):
+            raise StatusUnreadableError(
+                f"{situation.entry.key}: the status of batch {batch.batch_id} at {batch.provider} could not be read "
+                f"{batch.failed_checks} times in a row ({batch.last_error}). That says nothing about the batch: nothing is "
+                "bought again, and every run of the partition looks again. Check that the API key belongs to the project "
+                "that bought it, and the provider's status page; then materialize the partition again.",
+                provider=batch.provider,
+            )
 
 
 def stored_output(settings: "Mapping[str, Any]", today: "OutputSchema | None") -> OutputSchema:

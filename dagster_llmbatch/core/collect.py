@@ -4,16 +4,19 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, outcomes_table
 from dagster_llmbatch.core.plan import BLOCK_ROWS
 from dagster_llmbatch.errors import BatchNotFoundError
-from dagster_llmbatch.ledger.records import BatchRecord
+from dagster_llmbatch.ledger.records import BatchRecord, CancelReason
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers.contract import (
     BatchProvider,
     BatchState,
     BatchStatus,
     ErrorCategory,
+    Limits,
     Outcome,
     OutcomeKind,
 )
@@ -35,10 +38,13 @@ class Reconciled:
     missing: int
 
 
-def reconcile(custom_ids: "Sequence[str]", outcomes: "Iterable[Outcome]", *, status: BatchStatus) -> Reconciled:
+def reconcile(
+    custom_ids: "Sequence[str]", outcomes: "Iterable[Outcome]", *, status: BatchStatus, may_be_gone: bool = True
+) -> Reconciled:
     """Give every request exactly one outcome.
 
     Of several results for one custom_id the first counts, but what was paid for beats an error, and an answer beats all.
+    Raises BatchNotFoundError for results that are not found although the provider still keeps them (not `may_be_gone`).
     """
     place = {custom_id: at for at, custom_id in enumerate(custom_ids)}
     found: list[Outcome | None] = [None] * len(custom_ids)
@@ -54,9 +60,11 @@ def reconcile(custom_ids: "Sequence[str]", outcomes: "Iterable[Outcome]", *, sta
             duplicates += earlier is not None
             if earlier is None or _worth(outcome) > _worth(earlier):
                 found[at] = outcome
-    except BatchNotFoundError:
+    except BatchNotFoundError as error:
+        if not (may_be_gone or error.status_code == GONE_FOR_GOOD):
+            raise
         # kept too short at the provider: what was not read is gone, and nobody buys it again unasked
-        logger.warning("batch %s: result files are gone at the provider.", status.handle.batch_id)
+        logger.warning("batch %s: its results are gone at the provider.", status.handle.batch_id)
         gone = True
     return Reconciled(
         [o or _without_result(custom_id, status, gone) for custom_id, o in zip(custom_ids, found, strict=True)],
@@ -74,10 +82,19 @@ def collect(
     provider: BatchProvider,
     segments: SegmentStore,
     extras: "Collection[str]" = (),
+    now: float,
 ) -> str:
-    """Stream a batch's outcomes into a segment and return its name. Safe to repeat: the same files, the same name."""
+    """Stream a batch's outcomes into a segment and return its name. Safe to repeat: the same files, the same name.
+
+    Raises BatchNotFoundError where results are not found at `now` (unix seconds) although the provider still keeps them.
+    """
     requests = segments.table(batch.requests_segment).sort_by("row")
-    found = reconcile(requests.column("custom_id").to_pylist(), _stream(provider, status, extras), status=status)
+    found = reconcile(
+        requests.column("custom_id").to_pylist(),
+        _stream(provider, status, extras),
+        status=status,
+        may_be_gone=status.provider_state == GONE or now >= kept_until(batch, provider.limits),
+    )
     if found.strangers or found.duplicates or found.missing:
         logger.warning(
             "batch %s (%s): %d of %d requests have no result, %d results are repeated, %d have a custom_id that was "
@@ -89,6 +106,7 @@ def collect(
             found.duplicates,
             found.strangers,
         )
+    _give_back_cancelled(found, batch)
     with segments.writer("outcomes", OUTCOME_SCHEMA, row_group_rows=BLOCK_ROWS) as writer:
         for first in range(0, requests.num_rows, BLOCK_ROWS):
             block = slice(first, first + BLOCK_ROWS)
@@ -101,6 +119,15 @@ def collect(
                 )
             )
     return writer.name
+
+
+def _give_back_cancelled(found: Reconciled, batch: BatchRecord) -> None:
+    """Rows that we stopped go again, unless a person wanted none of them. A terminated run used up no attempt."""
+    if batch.cancel_reason in (CancelReason.DEADLINE.value, CancelReason.TERMINATED.value):
+        for at, outcome in enumerate(found.outcomes):
+            if outcome.kind is OutcomeKind.CANCELLED:
+                found.outcomes[at] = msgspec.structs.replace(outcome, retryable=True)
+                found.counted[at] = batch.cancel_reason == CancelReason.DEADLINE.value
 
 
 def _stream(provider: BatchProvider, status: BatchStatus, extras: "Collection[str]") -> "Iterator[Outcome]":
@@ -132,8 +159,8 @@ def _without_result(custom_id: str, status: BatchStatus, gone: bool) -> Outcome:
         return Outcome(custom_id, OutcomeKind.CANCELLED, error_category=ErrorCategory.CANCELLED, error_code="cancelled")
     return Outcome(
         custom_id,
-        OutcomeKind.MISSING,
-        error_code="batch_not_found" if gone else "missing_from_results",
+        OutcomeKind.RESULTS_EXPIRED if gone else OutcomeKind.MISSING,
+        error_code="results_expired" if gone else "missing_from_results",
         error_category=ErrorCategory.MISSING,
         retryable=not gone,
     )
@@ -145,5 +172,12 @@ def _failed_for(status: BatchStatus) -> ErrorCategory:
     return ErrorCategory.SERVER_ERROR if status.retryable else ErrorCategory.CLIENT_ERROR
 
 
+def kept_until(batch: BatchRecord, limits: Limits) -> float:
+    """Until when the provider surely keeps a batch's results (unix seconds)."""
+    return (batch.ended_at or batch.submitted_at or batch.intent_at) + limits.retention
+
+
 GONE = "not_found"
-"""Provider state we record for a batch that the provider does not know any more."""
+"""Provider state we record for a batch that the provider does not keep any more."""
+GONE_FOR_GOOD = 410
+"""HTTP's "Gone": the provider says itself that it was there."""

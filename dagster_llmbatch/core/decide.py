@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dagster_llmbatch.core.recipe import Policy
-from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry, EntryState
-
-CANCEL_ASKED = "cancelling"
-"""A batch's provider state from our cancel call on, until it ended."""
+from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, CancelReason, Entry, EntryState
 
 
 @dataclass(frozen=True)
@@ -46,9 +43,10 @@ class Collect:
 
 @dataclass(frozen=True)
 class Cancel:
-    """The batch's deadline passed: ask the provider to stop; what it finished is collected when it ended."""
+    """Ask the provider to stop the batch; what it finished is collected when it ended."""
 
     batch: BatchRecord
+    reason: CancelReason
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,15 @@ class Wait:
     """Nothing to do until then (unix seconds)."""
 
     until: float
+    reason: str
+    held: bool = False
+    """Whether there is nothing to do before then however the batches stand."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The user wants the run to fail rather than wait. The partition stays as it is, for a later run."""
+
     reason: str
 
 
@@ -83,7 +90,7 @@ class GiveUp:
     reason: str
 
 
-Decision = Submit | Resubmit | Adopt | Collect | Cancel | Wait | Reuse | Publish | Replay | GiveUp
+Decision = Submit | Resubmit | Adopt | Collect | Cancel | Wait | Stop | Reuse | Publish | Replay | GiveUp
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,8 @@ class Situation:
     predecessor_batches: "Sequence[BatchRecord]" = ()
     queue_full_at: "float | None" = None
     """When the provider's queue was last found full (unix seconds)."""
+    in_progress: int = 0
+    """Batches of the provider's under way, of all partitions; counted only where the policy limits them."""
 
 
 def decide(situation: Situation, policy: Policy, now: float) -> Decision:
@@ -136,13 +145,13 @@ def decide(situation: Situation, policy: Policy, now: float) -> Decision:
         return unfinished
     rows = situation.count_rows()
     if rows.unsent:
-        return _unless_queue_full(situation, policy, now) or Submit(max(entry.wave, 1))
+        return _held_back(situation, policy, now) or Submit(max(entry.wave, 1))
     if unfinished is not None:
         return unfinished
     if rows.submitted:
         raise AssertionError(f"{rows.submitted} rows are out without a batch")
     if rows.pending:
-        return _unless_queue_full(situation, policy, now) or Resubmit(entry.wave + 1)
+        return _held_back(situation, policy, now) or Resubmit(entry.wave + 1)
     return Publish()
 
 
@@ -158,8 +167,9 @@ def _unfinished(batches: "Sequence[BatchRecord]", now: float) -> "Adopt | Collec
             return Collect(batch)
     out = [b for b in batches if b.phase is BatchPhase.SUBMITTED]
     for batch in out:
-        if batch.deadline is not None and batch.deadline <= now and batch.provider_state != CANCEL_ASKED:
-            return Cancel(batch)
+        late = batch.deadline is not None and batch.deadline <= now
+        if batch.cancel_at is None and (late or batch.cancel_reason is not None):
+            return Cancel(batch, CancelReason(batch.cancel_reason or CancelReason.DEADLINE))
     waiting = out + unclear
     if not waiting:
         return None
@@ -167,10 +177,18 @@ def _unfinished(batches: "Sequence[BatchRecord]", now: float) -> "Adopt | Collec
     return Wait(until, f"{len(waiting)} of {len(batches)} batches are out")
 
 
-def _unless_queue_full(situation: Situation, policy: Policy, now: float) -> "Wait | None":
-    if situation.queue_full_at is None or now >= situation.queue_full_at + policy.queue_wait:
-        return None
-    return Wait(situation.queue_full_at + policy.queue_wait, "the provider's batch queue was full")
+def _held_back(situation: Situation, policy: Policy, now: float) -> "Wait | Stop | None":
+    """Why nothing can be sent now, or None."""
+    if situation.queue_full_at is not None and now < situation.queue_full_at + policy.queue_wait:
+        reason = "the provider's batch queue was full"
+        if policy.on_queue_full == "fail":
+            return Stop(reason)
+        return Wait(situation.queue_full_at + policy.queue_wait, reason, held=True)
+    most = policy.max_batches_in_progress
+    if most is not None and situation.in_progress >= most:
+        reason = f"{situation.in_progress} batches of the provider are in progress, and {most} may be"
+        return Wait(now + policy.poll_first, reason, held=True)
+    return None
 
 
 class Claim(str, Enum):
@@ -200,13 +218,23 @@ def can_go_on(
     *,
     older: "Entry | None",
     older_batches: "Sequence[BatchRecord]",
+    failed_checks: int,
     now: float,
 ) -> bool:
-    """Whether a run could do something for this entry now. Cheap: reads no segments, so the sensor may ask often."""
+    """Whether a run could do something for this entry now. Cheap: reads no segments, so the sensor may ask often.
+
+    Where the status of one of its batches failed more than `failed_checks` times in a row, that is to say so.
+    """
     if entry.state is not EntryState.PENDING:
         return True
     for held in (entry, older):
         if held is not None and held.owner is not None and (held.lease_until or 0) > now:
             return False
     takes_over = older is not None and not any(b.wave == 0 for b in batches)
-    return not isinstance(_unfinished(older_batches if takes_over else batches, now), Wait)
+    awaited = older_batches if takes_over else batches
+    return any(is_unreadable(b, failed_checks) for b in awaited) or not isinstance(_unfinished(awaited, now), Wait)
+
+
+def is_unreadable(batch: BatchRecord, failed_checks: int) -> bool:
+    """Whether a batch's status failed more often in a row than is patient."""
+    return batch.phase is BatchPhase.SUBMITTED and batch.failed_checks > failed_checks

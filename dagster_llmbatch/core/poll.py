@@ -4,14 +4,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dagster_llmbatch.core.collect import GONE
-from dagster_llmbatch.core.decide import CANCEL_ASKED
+from dagster_llmbatch.core.collect import GONE, GONE_FOR_GOOD, kept_until
 from dagster_llmbatch.core.recipe import Policy
 from dagster_llmbatch.core.submit import status_json
 from dagster_llmbatch.errors import BatchNotFoundError, ProviderError
 from dagster_llmbatch.ledger.records import BatchRecord
 from dagster_llmbatch.ledger.sql_ledger import Ledger
-from dagster_llmbatch.providers.contract import BatchHandle, BatchProvider, BatchState, BatchStatus
+from dagster_llmbatch.providers.contract import BatchHandle, BatchProvider, BatchState, BatchStatus, Limits
 
 logger = logging.getLogger(__name__)
 
@@ -31,24 +30,28 @@ class Look:
 def poll(
     batch: BatchRecord, *, provider: BatchProvider, ledger: Ledger, policy: Policy, now: "Callable[[], float]"
 ) -> Look:
-    """Ask the provider for a submitted batch's status and record it with the time of the next poll."""
+    """Ask the provider for a submitted batch's status and record it with the time of the next poll.
+
+    A batch that is not found is gone only where the provider may have stopped keeping it: before that, the key of another
+    project gives the same answer, and says nothing about the batch.
+    """
     interval = policy.next_poll(batch.poll_interval)
     try:
         status = provider.status(handle_of(batch))
-    except BatchNotFoundError:
-        status = BatchStatus(handle_of(batch), BatchState.COMPLETED, GONE)
-        logger.warning("batch %s is not known at %s any more.", batch.batch_id, batch.provider)
     except ProviderError as error:
-        failures = ledger.record_check_failure(batch.id, str(error), next_poll_at=now() + interval)
-        log = logger.warning if failures < policy.failed_checks else logger.error
-        log("status of batch %s could not be read (%d times in a row): %s", batch.batch_id, failures, error)
-        return Look(batch, None, failures, str(error))
+        if not (isinstance(error, BatchNotFoundError) and _is_gone(error, batch, provider.limits, now())):
+            failures = ledger.record_check_failure(
+                batch.id, str(error), next_poll_at=now() + interval, poll_interval=interval
+            )
+            logger.warning("status of batch %s could not be read (%d in a row): %s", batch.batch_id, failures, error)
+            return Look(batch, None, failures, str(error))
+        status = BatchStatus(handle_of(batch), BatchState.COMPLETED, GONE)
+        logger.warning("batch %s: %s does not keep it any more.", batch.batch_id, batch.provider)
     if status.state is BatchState.UNKNOWN:
         logger.warning("batch %s is in the unknown state %r; polling on.", batch.batch_id, status.provider_state)
-    asked = batch.provider_state == CANCEL_ASKED and not status.state.ended
     ledger.record_status(
         batch.id,
-        provider_state=CANCEL_ASKED if asked else status.provider_state,
+        provider_state=status.provider_state,
         counts=(status.total, status.completed, status.failed),
         status=status_json(status),
         next_poll_at=now() + interval,
@@ -57,6 +60,10 @@ def poll(
         now=now(),
     )
     return Look(batch, status)
+
+
+def _is_gone(error: BatchNotFoundError, batch: BatchRecord, limits: Limits, now: float) -> bool:
+    return error.status_code == GONE_FOR_GOOD or now >= kept_until(batch, limits)
 
 
 def handle_of(batch: BatchRecord) -> BatchHandle:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from dagster_llmbatch.core.by_row import ByRow
 from dagster_llmbatch.core.identity import canonical_json, digest
@@ -78,13 +78,17 @@ class Policy:
     """Beyond the provider's window before a batch is cancelled. The deadline is fixed at its create."""
     queue_wait: float = 300.0
     """Before a batch that met a full queue is sent again."""
+    on_queue_full: Literal["wait", "fail"] = "wait"
+    """What a run does about a full queue; nothing is lost either way."""
+    max_batches_in_progress: "int | None" = None
+    """Of one provider's, over all partitions of the ledger; None: as many as the provider takes."""
     lease: float = 900.0
     """How long an owner may be silent before another run takes over: longer than any request timeout."""
     max_requests_per_batch: "int | None" = None
     """Below the provider's own limit; None: the provider's."""
     look_again: "tuple[float, ...]" = (0.0, 5.0, 15.0)
     """Waits between looks for a batch whose create call gave no clear answer."""
-    on_reclaim: str = "adopt"
+    on_reclaim: Literal["adopt", "resubmit"] = "adopt"
     """What to do about a batch that may be ours and cannot be proven: `adopt` buys nothing until it is, `resubmit` buys
     again, at the risk of paying twice."""
 

@@ -8,13 +8,14 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_llmbatch.core.chunks import Chunk, split
+from dagster_llmbatch.core.chunks import Chunk, ChunkSize, split
 from dagster_llmbatch.core.identity import CustomIds, external_key
 from dagster_llmbatch.core.outcomes import REQUEST_SCHEMA
 from dagster_llmbatch.core.plan import BLOCK_ROWS
@@ -35,7 +36,15 @@ from dagster_llmbatch.errors import (
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
-from dagster_llmbatch.providers.contract import BatchProvider, BatchStatus, RequestTemplate, Search, Uploaded
+from dagster_llmbatch.providers.contract import (
+    BatchHandle,
+    BatchProvider,
+    BatchState,
+    BatchStatus,
+    RequestTemplate,
+    Search,
+    Uploaded,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -75,25 +84,21 @@ class Submitter:
         self.ledger.set_wave(self.entry.id, self.owner.run_id, self.owner.fence, wave)
         wanted = states.unsent(self.policy.max_attempts) if wave == max(self.entry.wave, 1) else None
         chosen = states.pending(self.policy.max_attempts) if wanted is None else wanted
+        size = ChunkSize.after(self.ledger.batches(self.entry.id), self.policy, self.provider.limits)
         with tempfile.TemporaryDirectory(prefix="llmbatch-") as scratch:
             templates: dict[str, RequestTemplate] = {}
             requests = self._requests(chosen, states, templates)
-            limits = self.provider.limits
-            folder = Path(scratch)
-            for number, chunk in enumerate(
-                split(
-                    requests,
-                    limits,
-                    max_requests=self.policy.max_requests_per_batch,
-                    path_for=lambda n: folder / f"chunk-{n}.jsonl",
-                )
-            ):
+            path_for = partial(_chunk_path, Path(scratch))
+            for number, chunk in enumerate(split(requests, self.provider.limits, size=size, path_for=path_for)):
                 if not isinstance(chunk, Chunk):
                     raise AssertionError(f"row {chunk.row} passed the plan and is too large for a batch")
+                if self._is_at_the_most():
+                    return
                 accepted = self._send(self._intend(wave, number, chunk, states), chunk.path, templates[chunk.group])
                 chunk.path.unlink()
                 if not accepted:
                     return
+                size.grow()
 
     def adopt(self, batch: BatchRecord) -> None:
         """Find the batch of an intent without a handle; buy it only when the provider surely does not have it."""
@@ -110,6 +115,10 @@ class Submitter:
         with tempfile.TemporaryDirectory(prefix="llmbatch-") as scratch:
             path = Path(scratch) / "chunk.jsonl"
             self._send(batch, path, self._rebuild(batch, path))
+
+    def _is_at_the_most(self) -> bool:
+        most = self.policy.max_batches_in_progress
+        return most is not None and self.ledger.in_progress(self.provider.name) >= most
 
     def _planned(self) -> PlannedRequests:
         entry = self.entry
@@ -186,9 +195,13 @@ class Submitter:
         self._keep()  # right before the money: the owner proves that nobody took over
         try:
             status = self.provider.create(path, uploaded, template=template, external_key=batch.external_key)
-        except (QueueFullError, RateLimitedError) as error:
+        except RateLimitedError as error:
             wait = max(self.policy.queue_wait, error.retry_after or 0)
             self.ledger.record_refused(batch.id, str(error), next_poll_at=self.now() + wait)
+            return False
+        except QueueFullError as error:
+            # as if it had been accepted and had failed for that: its rows go again later, in smaller batches if need be
+            self.ledger.record_queue_full(batch.id, status_json(_refused(self.provider.name, error)), now=self.now())
             return False
         except TransientProviderError as error:  # the connection was never made
             self.ledger.record_refused(batch.id, str(error), next_poll_at=self.now() + self.policy.poll_first)
@@ -217,7 +230,11 @@ class Submitter:
         try:
             status = self._look(batch, uploaded, since)
         except BatchUnprovenError as error:
-            return None if accepted else Later(str(error), self.now() + self.policy.poll_max)
+            if accepted:
+                return None
+            if self.now() < since + self.provider.limits.window + self.policy.wave_grace:
+                return Later(str(error), self.now() + self.policy.poll_max)
+            raise BatchNotAdoptableError(f"{self.entry.key}: {error} Its time is over, so it never will be.") from error
         except BatchNotAdoptableError:
             if not accepted:
                 raise
@@ -269,6 +286,21 @@ class Submitter:
                 f"{key.asset_key}, partition {key.partition_key!r}: another run took this partition over while run "
                 f"{self.owner.run_id} was silent. It buys nothing more; materialize again to follow the other run."
             )
+
+
+def _chunk_path(folder: Path, number: int) -> Path:
+    return folder / f"chunk-{number}.jsonl"
+
+
+def _refused(provider: str, error: QueueFullError) -> BatchStatus:
+    """The status of a batch that was never created, for want of room in the queue."""
+    return BatchStatus(
+        BatchHandle(provider, ""),
+        BatchState.FAILED,
+        "queue_full",
+        error_code=error.code or "queue_full",
+        queue_full=True,
+    )
 
 
 def requests_table(chunk: Chunk, states: RowStates) -> pa.Table:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from dagster_llmbatch.errors import LedgerError
 from dagster_llmbatch.ledger.database import Database
 from dagster_llmbatch.ledger.entries import held, lease_lost
-from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord
+from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, CancelReason
 from dagster_llmbatch.ledger.tables import batches, entries
 
 UNCLEAR = (BatchPhase.INTENT.value, BatchPhase.UPLOADED.value)
@@ -163,16 +163,12 @@ class Batches:
         provider_state: str,
         counts: "tuple[int | None, int | None, int | None]",
         status: "Mapping[str, Any]",
-        handle: "Mapping[str, Any] | None" = None,
         next_poll_at: float,
         poll_interval: float,
         ended: bool,
         now: float,
     ) -> bool:
-        """Record a look at a submitted batch; `counts` are total, completed, failed. False where it moved on since.
-
-        `handle`: where the look changed it; None: as it was.
-        """
+        """Record a look at a submitted batch; `counts` are total, completed, failed. False where it moved on since."""
         total, completed, failed = counts
         values: dict[str, Any] = {
             "provider_state": provider_state,
@@ -185,13 +181,54 @@ class Batches:
             "failed_checks": 0,
             "last_error": None,
         }
-        if handle is not None:
-            values["handle"] = dict(handle)
         if ended:
             values |= {"phase": BatchPhase.ENDED.value, "ended_at": now}
         return self._change(batch_id, (BatchPhase.SUBMITTED.value,), **values)
 
-    def record_check_failure(self, batch_id: str, error: str, *, next_poll_at: float) -> int:
+    def record_queue_full(self, batch_id: str, status: "Mapping[str, Any]", *, now: float) -> None:
+        """The create call was refused because too much is queued: the batch ended before it began, without a handle."""
+        self._change(
+            batch_id,
+            UNCLEAR,
+            phase=BatchPhase.ENDED.value,
+            create_at=None,
+            handle=dict(status["handle"]),
+            status=dict(status),
+            provider_state=status["provider_state"],
+            ended_at=now,
+        )
+
+    def record_cancel_reason(self, batch_id: str, reason: CancelReason) -> None:
+        """Say why a batch is to stop, before the provider is asked. The first reason stays."""
+        with self.database.write() as connection:
+            connection.execute(
+                sa.update(batches)
+                .where(
+                    batches.c.id == batch_id,
+                    batches.c.phase == BatchPhase.SUBMITTED.value,
+                    batches.c.cancel_reason.is_(None),
+                )
+                .values(cancel_reason=reason.value)
+            )
+
+    def record_cancel(self, batch_id: str, handle: "Mapping[str, Any]", *, next_poll_at: float, now: float) -> None:
+        """The provider was asked to stop the batch. `handle`: some providers keep the mark of a cancel in it."""
+        self._change(
+            batch_id,
+            (BatchPhase.SUBMITTED.value,),
+            handle=dict(handle),
+            cancel_at=now,
+            next_poll_at=next_poll_at,
+        )
+
+    def in_progress(self, provider: str) -> int:
+        """How many batches of the provider's may be under way, whoever bought them."""
+        phases = (BatchPhase.UPLOADED.value, BatchPhase.SUBMITTED.value)
+        counted = sa.select(sa.func.count()).where(batches.c.provider == provider, batches.c.phase.in_(phases))
+        with self.database.read() as connection:
+            return int(connection.execute(counted).scalar_one())
+
+    def record_check_failure(self, batch_id: str, error: str, *, next_poll_at: float, poll_interval: float) -> int:
         """Count a status call that failed; returns how many in a row."""
         self._change(
             batch_id,
@@ -199,6 +236,7 @@ class Batches:
             failed_checks=batches.c.failed_checks + 1,
             last_error=error,
             next_poll_at=next_poll_at,
+            poll_interval=poll_interval,
         )
         return self.batch(batch_id).failed_checks
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
 from dagster_llmbatch.errors import ConfigurationError, LedgerError, LedgerNotDurableError, LedgerVersionError
 
 VERSION_TABLE = "llmbatch_migration"
-HEAD = "0002"
+HEAD = "0003"
 """The newest migration. A test compares it with the scripts."""
 BUSY_TIMEOUT = 60.0
 """Seconds a SQLite writer waits for another."""

@@ -30,6 +30,15 @@ class BatchPhase(str, Enum):
     COLLECTED = "collected"
 
 
+class CancelReason(str, Enum):
+    """Why we stopped a batch. Its rows without an answer go again, except where a person wanted none of them."""
+
+    DEADLINE = "deadline"
+    TERMINATED = "terminated"
+    """The run that waited for it was terminated: a later run of the partition goes on."""
+    OPERATOR = "operator"
+
+
 @dataclass(frozen=True)
 class EntryKey:
     """Which partition of which asset. `partition_key` is '' for an unpartitioned asset."""
@@ -108,6 +117,10 @@ class BatchRecord:
     collected_at: "float | None" = None
     deadline: "float | None" = None
     """Fixed at the create; polls, restarts and retries never move it."""
+    cancel_reason: "str | None" = None
+    """Why we want the batch to stop (CancelReason); recorded before the provider is asked."""
+    cancel_at: "float | None" = None
+    """When the provider was asked to stop it."""
 
 
 @dataclass(frozen=True)
@@ -120,3 +133,7 @@ class WaitingRun:
     continuation_id: "str | None"
     since: float
     woken_at: "float | None" = None
+    not_before: "float | None" = None
+    """Before this there is nothing to do, however the batches stand; None: whenever they end."""
+    reason: "str | None" = None
+    """Why there is nothing to do before that."""

@@ -62,6 +62,8 @@ batches = sa.Table(
     sa.Column("collected_at", sa.Double),
     sa.Column("deadline", sa.Double),
     sa.Column("create_at", sa.Double),
+    sa.Column("cancel_reason", sa.String(16)),
+    sa.Column("cancel_at", sa.Double),
 )
 sa.Index("llmbatch_batch_due", batches.c.phase, batches.c.next_poll_at)
 
@@ -82,6 +84,8 @@ waiting = sa.Table(
     sa.Column("continuation_id", sa.String(64), index=True),
     sa.Column("since", sa.Double, nullable=False),
     sa.Column("woken_at", sa.Double),
+    sa.Column("not_before", sa.Double),
+    sa.Column("reason", sa.Text),
 )
 """Runs that ended and left a partition to be continued."""
 

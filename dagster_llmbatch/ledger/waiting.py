@@ -12,10 +12,12 @@ class WaitingRuns:
 
     database: Database
 
-    def wait(self, entry_id: str, run_id: str, *, now: float) -> None:
-        """A run leaves a partition to be continued. Idempotent."""
+    def wait(
+        self, entry_id: str, run_id: str, *, now: float, not_before: "float | None" = None, reason: "str | None" = None
+    ) -> None:
+        """A run leaves a partition to be continued, not before a time if that is given. Idempotent."""
         with self.database.write() as connection:
-            values = {"run_id": run_id, "entry_id": entry_id, "since": now}
+            values = {"run_id": run_id, "entry_id": entry_id, "since": now, "not_before": not_before, "reason": reason}
             connection.execute(self.database.insert(waiting).values(values).on_conflict_do_nothing())
 
     def set_continuation(self, run_id: str, continuation_id: str) -> None:
@@ -80,6 +82,8 @@ class WaitingRuns:
                 continuation_id=row["continuation_id"],
                 since=row["since"],
                 woken_at=row["woken_at"],
+                not_before=row["not_before"],
+                reason=row["reason"],
             )
             for row in rows
         ]

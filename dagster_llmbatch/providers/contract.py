@@ -38,6 +38,8 @@ class OutcomeKind(str, Enum):
     """Not run because the batch was cancelled. Not billed."""
     MISSING = "missing"
     """Sent, and in no result file of an ended batch. Made by the core, never by a provider."""
+    RESULTS_EXPIRED = "results_expired"
+    """Not collected before the provider stopped keeping the results. Perhaps billed. Made by the core as well."""
 
 
 class ErrorCategory(str, Enum):

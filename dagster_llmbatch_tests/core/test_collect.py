@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dagster_llmbatch.core.collect import GONE, collect, reconcile
 from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, REQUEST_SCHEMA
 from dagster_llmbatch.errors import BatchNotFoundError, TransientProviderError
-from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord
+from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, CancelReason
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers.contract import (
     BatchHandle,
@@ -23,8 +23,10 @@ from dagster_llmbatch.providers.contract import (
     Outcome,
     OutcomeKind,
 )
+from dagster_llmbatch.providers.limits import LIMITS
 
 FILES = {"output_file_id": "file-o"}
+ENDED = 1000.0
 
 
 def status(state: BatchState = BatchState.COMPLETED, **fields: Any) -> BatchStatus:
@@ -92,7 +94,7 @@ def test_whatever_was_paid_for_beats_an_error(kind: OutcomeKind) -> None:
     ("ended", "kind", "category", "retryable", "counts"),
     [
         (status(), OutcomeKind.MISSING, ErrorCategory.MISSING, True, True),
-        (status(provider_state=GONE), OutcomeKind.MISSING, ErrorCategory.MISSING, False, True),
+        (status(provider_state=GONE), OutcomeKind.RESULTS_EXPIRED, ErrorCategory.MISSING, False, True),
         (status(BatchState.EXPIRED), OutcomeKind.EXPIRED, ErrorCategory.EXPIRED, True, True),
         (status(BatchState.CANCELLED), OutcomeKind.CANCELLED, ErrorCategory.CANCELLED, False, True),
         (status(BatchState.FAILED), OutcomeKind.PROVIDER_ERROR, ErrorCategory.CLIENT_ERROR, False, True),
@@ -153,6 +155,7 @@ class Files:
     def __init__(self, outcomes: "list[Outcome]", then: "Exception | None" = None) -> None:
         self._outcomes, self._then = outcomes, then
         self.read = 0
+        self.limits = LIMITS["openai"]
 
     def outcomes(self, status: BatchStatus, *, extras: "Collection[str]" = ()) -> "Iterator[Outcome]":
         """The outcomes, then the error."""
@@ -168,20 +171,23 @@ def segments(tmp_path: Path) -> SegmentStore:
     return SegmentStore(str(tmp_path / "segments"))
 
 
-def record(segments: SegmentStore) -> BatchRecord:
-    """A batch that ended, with its requests on disk."""
+def record(segments: SegmentStore, *, cancelled: "CancelReason | None" = None) -> BatchRecord:
+    """A batch that ended at ENDED, with its requests on disk."""
     rows, ids, attempts = zip(*REQUESTS, strict=True)
     with segments.writer("requests", REQUEST_SCHEMA, row_group_rows=100) as writer:
         writer.write(pa.table([rows, ids, attempts], schema=REQUEST_SCHEMA))
     return BatchRecord(
         id="b1", entry_id="e1", wave=1, chunk=0, external_key="k", provider="openai", phase=BatchPhase.ENDED,
         request_count=3, request_bytes=9, requests_segment=writer.name, intent_at=0.0, batch_id="batch_1",
+        ended_at=ENDED, cancel_reason=cancelled and cancelled.value,
     )  # fmt: skip
 
 
-def collected(segments: SegmentStore, provider: Any, ended: BatchStatus) -> "list[dict[str, Any]]":
+def collected(
+    segments: SegmentStore, provider: Any, ended: BatchStatus, *, batch: "BatchRecord | None" = None, now: float = 0.0
+) -> "list[dict[str, Any]]":
     """The outcomes segment's rows after a collect."""
-    name = collect(record(segments), ended, provider=provider, segments=segments)
+    name = collect(batch or record(segments), ended, provider=provider, segments=segments, now=now)
     return pa.Table.from_batches(list(segments.batches(name)), schema=OUTCOME_SCHEMA).to_pylist()
 
 
@@ -203,7 +209,7 @@ def test_collecting_twice_gives_the_same_segment(segments: SegmentStore) -> None
     """Another order of the same results is the same segment: a repeat after a crash adds nothing."""
     batch, outcomes = record(segments), [answer("a"), answer("b"), answer("c")]
     names = {
-        collect(batch, status(), provider=Files(given), segments=segments)  # type: ignore[arg-type]
+        collect(batch, status(), provider=Files(given), segments=segments, now=0.0)  # type: ignore[arg-type]
         for given in (outcomes, outcomes[::-1])
     }
     assert len(names) == 1
@@ -233,13 +239,44 @@ def test_a_broken_download_writes_nothing(segments: SegmentStore, tmp_path: Path
     assert not list(tmp_path.rglob("outcomes/**/*.parquet"))
 
 
+NOT_FOUND = BatchNotFoundError("gone", provider="openai", status_code=404)
+OVER = ENDED + LIMITS["openai"].retention
+
+
 def test_files_gone_keep_what_was_read(segments: SegmentStore) -> None:
-    """Answers read before the file was gone are kept; the others are missing."""
-    rows = collected(segments, Files([answer("a")], BatchNotFoundError("gone", provider="openai")), status())
-    assert [r["kind"] for r in rows] == ["answer", "missing", "missing"]
+    """Answers read before the file was gone are kept; the others are named, and not bought again unasked."""
+    rows = collected(segments, Files([answer("a")], NOT_FOUND), status(), now=OVER)
+    assert [(r["kind"], r["retryable"]) for r in rows] == [
+        ("answer", False),
+        ("results_expired", False),
+        ("results_expired", False),
+    ]
 
 
-def test_files_gone_are_not_bought_again_unasked(segments: SegmentStore) -> None:
-    """Results that were paid for and are gone are for a person to decide on."""
-    rows = collected(segments, Files([], BatchNotFoundError("gone", provider="openai")), status())
-    assert {r["retryable"] for r in rows} == {False}
+def test_files_that_should_be_there_are_not_given_up(segments: SegmentStore, tmp_path: Path) -> None:
+    """Not found while the provider still keeps results proves nothing: an error, and the answers stay to be collected."""
+    with pytest.raises(BatchNotFoundError):
+        collected(segments, Files([answer("a")], NOT_FOUND), status(), now=OVER - 1)
+    assert not list(tmp_path.rglob("outcomes/**/*.parquet"))
+    gone = BatchNotFoundError("gone", provider="openai", status_code=410)
+    assert len(collected(segments, Files([], gone), status(), now=0.0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("reason", "again", "counted"),
+    [
+        (None, False, True),
+        (CancelReason.OPERATOR, False, True),
+        (CancelReason.DEADLINE, True, True),
+        (CancelReason.TERMINATED, True, False),
+    ],
+)
+def test_rows_go_again_by_who_cancelled_them(
+    segments: SegmentStore, reason: "CancelReason | None", again: bool, counted: bool
+) -> None:
+    """Ours at a deadline or with a run, not a person's; those without a row in the results as well. Answers stay."""
+    results = [answer("a"), Outcome("b", OutcomeKind.CANCELLED, error_code="batch_cancelled")]
+    rows = collected(segments, Files(results), status(BatchState.CANCELLED), batch=record(segments, cancelled=reason))
+    assert [r["kind"] for r in rows] == ["answer", "cancelled", "cancelled"]
+    assert [r["retryable"] for r in rows] == [False, again, again]
+    assert [r["counted"] for r in rows] == [True, counted, counted]

@@ -105,3 +105,15 @@ def test_the_search_knows_what_was_sent(shop: Shop, monkeypatch: pytest.MonkeyPa
     assert search.since == begun
     assert len(set(search.custom_ids)) == 6
     assert search.known == [other]
+
+
+def test_what_is_not_proven_in_time_never_will_be(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the window of a batch that may be ours is over, waiting proves nothing more: a person has to look."""
+    shop.simulator.faults.add("create", "drop_after")
+    monkeypatch.setattr(shop.provider, "find", unproven)
+    entry, _ = shop.open("r1")
+    assert isinstance(shop.advance(entry, "r1"), Waiting)
+    shop.simulator.clock.advance(shop.provider.limits.window + shop.work.policy.wave_grace + 1)
+    with pytest.raises(BatchNotAdoptableError, match="triage, partition d1"):
+        shop.advance(entry, "r1")
+    assert shop.simulator.book.batches == 1

@@ -124,8 +124,9 @@ def test_due_batches_come_longest_waiting_first(ledger: Ledger) -> None:
     assert [b.external_key for b in ledger.due_batches("n", now=40.0, limit=9)] == ["k1", "k0"]
     assert [b.external_key for b in ledger.due_batches("n", now=40.0, limit=1)] == ["k1"]
     assert ledger.due_batches("other", now=40.0, limit=9) == []
-    assert ledger.record_check_failure(records[1].id, "e", next_poll_at=60.0) == 1
-    assert ledger.record_check_failure(records[1].id, "e", next_poll_at=60.0) == 2
+    assert ledger.record_check_failure(records[1].id, "e", next_poll_at=60.0, poll_interval=90.0) == 1
+    assert ledger.record_check_failure(records[1].id, "e", next_poll_at=60.0, poll_interval=135.0) == 2
+    assert ledger.batch(records[1].id).poll_interval == 135.0
     assert [b.external_key for b in ledger.due_batches("n", now=40.0, limit=9)] == ["k0"]
 
 

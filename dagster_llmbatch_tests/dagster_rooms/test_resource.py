@@ -52,6 +52,13 @@ def test_each_field_is_the_rule_it_names(field: str, value: Any, rule: str) -> N
     assert vars(LLMBatchResource(**given).policy()) == {**known, rule: value}
 
 
+def test_a_partition_is_worked_on_by_these_rules(tmp_path: Path) -> None:
+    """What runs and ticks work with has the resource's own rules."""
+    resource = LLMBatchResource(max_requests_per_batch=2, max_attempts=1, on_reclaim="resubmit", poll_interval=7)
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance, resource.workplace(instance) as work:
+        assert work.policy == resource.policy()
+
+
 def test_a_first_interval_above_the_longest_is_kept() -> None:
     """A poll interval is never cut down to the default of the longest."""
     policy = LLMBatchResource(poll_interval=1800).policy()

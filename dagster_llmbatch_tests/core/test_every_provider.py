@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dagster_llmbatch.core.advance import Published, Waiting
@@ -28,6 +29,12 @@ def statuses(shop: Shop, published: Published) -> "list[Any]":
     return shop.results(published).column("llm_status").to_pylist()
 
 
+def four_fail() -> pa.Table:
+    """Five rows: one refused, one cut off, one answered wrongly, one rejected by the provider, and one that succeeds."""
+    faults = ["refuse", "truncate", "wrong_schema", "error_400"]
+    return table(5, lambda i: f"ticket {i}" + (f" [[sim:{faults[i]}]]" if i < len(faults) else ""))
+
+
 def test_every_row_is_answered_and_paid_once(shop: Shop) -> None:
     """Typed answers in input order, with tokens, model, batch and cost."""
     entry, _ = shop.open("r1")
@@ -46,9 +53,7 @@ def test_every_row_is_answered_and_paid_once(shop: Shop) -> None:
 
 def test_rows_that_fail_are_named(shop: Shop) -> None:
     """Refused, cut off, wrong and rejected rows have their reasons, and are not bought again."""
-    faults = ["refuse", "truncate", "wrong_schema", "error_400"]
-    rows = table(5, lambda i: f"ticket {i}" + (f" [[sim:{faults[i]}]]" if i < len(faults) else ""))
-    entry, _ = shop.open("r1", rows)
+    entry, _ = shop.open("r1", four_fail())
     found = shop.results(shop.finish(entry, "r1"))
     categories = ["refused", "truncated", "validation_error", "client_error", None]
     assert found.column("llm_error_category").to_pylist() == categories
@@ -158,9 +163,7 @@ def test_the_end_of_the_window(shop: Shop) -> None:
 
 def test_only_checked_answers_are_called_validated(shop: Shop) -> None:
     """Typed answers that passed are; refused, cut off, wrong and rejected rows are not, and no plain text ever is."""
-    faults = ["refuse", "truncate", "wrong_schema", "error_400"]
-    rows = table(5, lambda i: f"ticket {i}" + (f" [[sim:{faults[i]}]]" if i < len(faults) else ""))
-    entry, _ = shop.open("r1", rows)
+    entry, _ = shop.open("r1", four_fail())
     found = shop.results(shop.finish(entry, "r1"))
     assert found.column("llm_validated").to_pylist() == [False] * 4 + [True]
     text, _ = shop.open("r2", output=OutputSchema.compile(None))
@@ -171,9 +174,7 @@ def test_only_checked_answers_are_called_validated(shop: Shop) -> None:
 
 def test_answers_of_no_use_are_paid_for_as_well(shop: Shop) -> None:
     """Refused, cut off and wrong answers have their tokens and their cost; a row the provider rejected cost nothing."""
-    faults = ["refuse", "truncate", "wrong_schema", "error_400"]
-    rows = table(5, lambda i: f"ticket {i}" + (f" [[sim:{faults[i]}]]" if i < len(faults) else ""))
-    entry, _ = shop.open("r1", rows)
+    entry, _ = shop.open("r1", four_fail())
     published = shop.finish(entry, "r1")
     found = shop.results(published)
     tokens, made, costs = (

@@ -122,18 +122,19 @@ class PriceBook:
         Args:
             provider: where it was asked.
             model: as it was asked for.
-            snapshot: the dated model that answered, which comes first if it is listed.
+            snapshot: the dated model that answered. It comes first if it is listed, but after the user's own price of
+                either name.
             mode: the lane.
             on: the day it was asked, in UTC; None: today.
         """
-        for name in (snapshot, model):
-            listed = name and _listed_id(provider, name)
-            found = listed and (
-                self._own.get((mode, provider, listed))
-                or _published(provider, listed, mode, on or datetime.now(timezone.utc).date())
-            )
-            if found:
-                return found
+        names = [_listed_id(provider, name) for name in (snapshot, model) if name]
+        for name in names:
+            if own := self._own.get((mode, provider, name)):
+                return own
+        day = on or datetime.now(timezone.utc).date()
+        for name in names:
+            if published := _published(provider, name, mode, day):
+                return published
         return None
 
     def price(

@@ -1,14 +1,20 @@
 """The line over the wire: rows, generations, crashes and waves, counted at the simulator."""
 
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
-from dagster_llmbatch.core.advance import Published, Waiting
+from dagster_llmbatch.core.advance import Published, Waiting, claim
 from dagster_llmbatch.core.decide import Claim
+from dagster_llmbatch.core.plan import plan_rows
 from dagster_llmbatch.errors import AmbiguousCreateError, InputError, RejectedError
 from dagster_llmbatch.ledger.records import BatchPhase, EntryState
 from dagster_llmbatch.schemas.output import OutputSchema
-from dagster_llmbatch_tests.core.workplace import KEY, Shop, table
+from dagster_llmbatch.simulator.server import SimulatorServer
+from dagster_llmbatch_tests.core.workplace import KEY, MODELS, Shop, recipe, table
 
 
 def test_one_row_out_per_row_in_in_input_order(shop: Shop) -> None:
@@ -352,3 +358,85 @@ def test_ambiguous_is_retryable() -> None:
     """An unclear create is worth another run: it looks before it buys."""
     assert AmbiguousCreateError.retryable
     assert BatchPhase.UPLOADED.value == "uploaded"
+
+
+def test_a_batch_holds_no_more_requests_than_configured(simulator: SimulatorServer, tmp_path: Path) -> None:
+    """Two requests a batch: five rows are three batches, and each row has its answer once."""
+    with closing(Shop(simulator, tmp_path, max_requests_per_batch=2)) as shop:
+        entry, _ = shop.open("r1", table(5))
+        published = shop.finish(entry, "r1")
+        assert sorted(batch.request_count for batch in published.batches) == [1, 2, 2]
+        found = shop.results(published)
+    assert found.column("id").to_pylist() == list(range(5))
+    assert found.column("llm_status").to_pylist() == ["succeeded"] * 5
+    assert (simulator.book.batches, simulator.book.requests) == (3, 5)
+
+
+def test_with_one_attempt_nothing_is_sent_again(simulator: SimulatorServer, tmp_path: Path) -> None:
+    """max_attempts=1: a row without a result goes to review after its only send."""
+    simulator.faults.add_rows("missing", containing="ticket 3")
+    with closing(Shop(simulator, tmp_path, max_attempts=1)) as shop:
+        entry, _ = shop.open("r1")
+        found = shop.results(shop.finish(entry, "r1"))
+    assert found.column("llm_attempts").to_pylist() == [1] * 6
+    assert found.column("llm_status").to_pylist() == ["succeeded"] * 3 + ["review"] + ["succeeded"] * 2
+    assert found.column("llm_error_category").to_pylist()[3] == "missing"
+    assert simulator.book.batches == 1
+
+
+def test_what_was_paid_for_earlier_is_not_counted_again(shop: Shop) -> None:
+    """Answers taken over from an older generation cost nothing in the newer one: its cost and tokens are of what it bought."""
+    shop.simulator.store.batch_seconds = 1000
+    first, _ = shop.open("r1")
+    shop.advance(first, "r1")
+    second, _ = shop.open("r2", table(6, lambda i: f"ticket {i}" + (" edited" if i == 2 else "")))
+    published = shop.finish(second, "r2")
+    costs = shop.results(published).column("llm_cost_usd").to_pylist()
+    assert costs[2] > 0
+    assert costs[:2] + costs[3:] == [0.0] * 5
+    summary = published.entry.summary
+    assert summary is not None
+    assert summary["cost_usd"] == pytest.approx(costs[2])
+    tokens = {
+        name: shop.results(published).column(f"llm_{name}")[2].as_py() for name in ("input_tokens", "output_tokens")
+    }
+    assert {name: summary["tokens"][name] for name in tokens} == tokens
+
+
+def test_a_batch_is_asked_for_where_it_was_sent(shop: Shop, tmp_path: Path) -> None:
+    """Configured to go elsewhere while a batch is out: it is finished at the old provider, and only new rows go to the new."""
+    (tmp_path / "other").mkdir()
+    with closing(Shop(shop.simulator, tmp_path / "other", provider="openrouter")) as other:
+        first, _ = shop.open("r1")
+        shop.advance(first, "r1")
+        shop.simulator.clock.advance(100)
+        clients = {client.name: client for client in (shop.provider, other.provider)}
+        work = replace(shop.work, provider_of=clients.__getitem__)
+        plan = plan_rows(
+            table(),
+            recipe=recipe(provider="openrouter", model=MODELS["openrouter"]),
+            provider=other.provider,
+            segments=work.segments,
+            namespace=KEY.namespace,
+            partition=KEY.partition_key,
+        )
+        second, how = claim(KEY, plan, run_id="r2", lineage=("r2",), ledger=shop.ledger, now=work.now())
+        assert how is Claim.QUEUE
+        shop.work = work
+        published = shop.finish(second, "r2")
+    assert set(shop.results(published).column("llm_provider").to_pylist()) == {"openrouter"}
+    assert [create["provider"] for create in shop.simulator.book.creates] == ["openai", "openrouter"]
+    old = shop.ledger.batches(first.id)
+    assert [(batch.provider, batch.phase) for batch in old] == [("openai", BatchPhase.COLLECTED)]
+
+
+def test_what_takes_another_generations_place_cancels_nothing(shop: Shop) -> None:
+    """Edited rows supersede a partition whose batch is out: it runs to its end, and no provider is asked to stop anything."""
+    shop.simulator.store.batch_seconds = 1000
+    first, _ = shop.open("r1")
+    shop.advance(first, "r1")
+    second, _ = shop.open("r2", table(6, lambda i: f"edited {i}"))
+    shop.finish(second, "r2")
+    assert shop.ledger.entry(first.id).state is EntryState.SUPERSEDED
+    assert shop.simulator.book.calls["cancel"] == 0
+    assert shop.simulator.book.requests == 12

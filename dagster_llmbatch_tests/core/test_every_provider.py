@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dagster_llmbatch.core.advance import Published, Waiting
+from dagster_llmbatch.core.poll import handle_of
 from dagster_llmbatch.errors import TransientProviderError
 from dagster_llmbatch.providers.contract import BatchStatus
+from dagster_llmbatch.schemas.output import OutputSchema
 from dagster_llmbatch.simulator.server import SimulatorServer
 from dagster_llmbatch_tests.core.workplace import MODELS, Shop, table
 
@@ -24,6 +27,12 @@ def shop(request: pytest.FixtureRequest, simulator: SimulatorServer, tmp_path: P
 
 def statuses(shop: Shop, published: Published) -> "list[Any]":
     return shop.results(published).column("llm_status").to_pylist()
+
+
+def four_fail() -> pa.Table:
+    """Five rows: one refused, one cut off, one answered wrongly, one rejected by the provider, and one that succeeds."""
+    faults = ["refuse", "truncate", "wrong_schema", "error_400"]
+    return table(5, lambda i: f"ticket {i}" + (f" [[sim:{faults[i]}]]" if i < len(faults) else ""))
 
 
 def test_every_row_is_answered_and_paid_once(shop: Shop) -> None:
@@ -44,9 +53,7 @@ def test_every_row_is_answered_and_paid_once(shop: Shop) -> None:
 
 def test_rows_that_fail_are_named(shop: Shop) -> None:
     """Refused, cut off, wrong and rejected rows have their reasons, and are not bought again."""
-    faults = ["refuse", "truncate", "wrong_schema", "error_400"]
-    rows = table(5, lambda i: f"ticket {i}" + (f" [[sim:{faults[i]}]]" if i < len(faults) else ""))
-    entry, _ = shop.open("r1", rows)
+    entry, _ = shop.open("r1", four_fail())
     found = shop.results(shop.finish(entry, "r1"))
     categories = ["refused", "truncated", "validation_error", "client_error", None]
     assert found.column("llm_error_category").to_pylist() == categories
@@ -152,3 +159,52 @@ def test_the_end_of_the_window(shop: Shop) -> None:
     partial = shop.provider.name in ("openai", "anthropic")
     assert sorted(found.column("llm_attempts").to_pylist()) == ([1] * 3 + [2] * 3 if partial else [2] * 6)
     assert len(shop.simulator.book.paid) <= 9
+
+
+def test_only_checked_answers_are_called_validated(shop: Shop) -> None:
+    """Typed answers that passed are; refused, cut off, wrong and rejected rows are not, and no plain text ever is."""
+    entry, _ = shop.open("r1", four_fail())
+    found = shop.results(shop.finish(entry, "r1"))
+    assert found.column("llm_validated").to_pylist() == [False] * 4 + [True]
+    text, _ = shop.open("r2", output=OutputSchema.compile(None))
+    found = shop.results(shop.finish(text, "r2"))
+    assert found.column("llm_status").to_pylist() == ["succeeded"] * 6
+    assert found.column("llm_validated").to_pylist() == [False] * 6
+
+
+def test_answers_of_no_use_are_paid_for_as_well(shop: Shop) -> None:
+    """Refused, cut off and wrong answers have their tokens and their cost; a row the provider rejected cost nothing."""
+    entry, _ = shop.open("r1", four_fail())
+    published = shop.finish(entry, "r1")
+    found = shop.results(published)
+    tokens, made, costs = (
+        found.column(f"llm_{name}").to_pylist() for name in ("input_tokens", "output_tokens", "cost_usd")
+    )
+    for row in (0, 1, 2, 4):
+        assert tokens[row] > 0, row
+        assert costs[row] > 0, row
+        if shop.provider.name != "openrouter":  # which says itself what a batch cost
+            assert costs[row] == pytest.approx(tokens[row] + made[row]), row
+    assert (tokens[3], made[3], costs[3]) == (None, None, 0)
+    summary = published.entry.summary
+    assert summary is not None
+    assert summary["cost_usd"] == pytest.approx(sum(costs))
+    assert summary["tokens"]["input_tokens"] == shop.simulator.book.input_tokens
+
+
+def test_a_batch_that_somebody_else_cancelled_is_not_bought_again(shop: Shop) -> None:
+    """Stopped at the provider behind our back: its rows are for review, and nobody decides to pay for them but a person."""
+    if not shop.provider.limits.can_cancel:
+        pytest.skip("its batches cannot be cancelled")
+    shop.simulator.store.batch_seconds = 1e9
+    entry, _ = shop.open("r1")
+    shop.advance(entry, "r1")
+    (batch,) = shop.ledger.batches(entry.id)
+    shop.provider.cancel(handle_of(batch))
+    shop.simulator.clock.advance(2000)
+    found = shop.results(shop.finish(entry, "r1"))
+    assert found.column("llm_status").to_pylist() == ["review"] * 6
+    assert found.column("llm_error_category").to_pylist() == ["cancelled"] * 6
+    assert found.column("llm_attempts").to_pylist() == [1] * 6
+    assert shop.simulator.book.batches == 1
+    assert shop.simulator.book.calls["cancel"] == 1

@@ -365,3 +365,13 @@ def test_forty_thousand_tasks(mode: Mode, usd: float) -> None:
     one = book.price("openai", "m", 3000, 400, mode=mode)
     assert one is not None
     assert one * 40_000 == pytest.approx(usd)
+
+
+def test_the_users_price_holds_for_the_dated_model_that_answers() -> None:
+    """Providers answer with the dated name: its published price does not come before the user's of the name asked for."""
+    asked, dated = "gpt-5-mini", "gpt-5-mini-2025-08-07"
+    mine = {f"openai:{asked}": Price(7, 9)}
+    assert PriceBook().price("openai", asked, M, M, snapshot=dated, on=ON) == pytest.approx(1.125)
+    assert PriceBook(mine).price("openai", asked, M, M, snapshot=dated, on=ON) == pytest.approx(16)
+    both = PriceBook({**mine, f"openai:{dated}": Price(1, 2)})
+    assert both.price("openai", asked, M, M, snapshot=dated, on=ON) == pytest.approx(3)

@@ -109,3 +109,7 @@ class Shop:
     def results(self, published: Published) -> pa.Table:
         assert published.entry.results_segment
         return read_results(self.work.segments, published.entry.results_segment).read_all()
+
+    def close(self) -> None:
+        self.ledger.close()
+        self.provider.close()

@@ -333,8 +333,8 @@ def test_no_secret_and_no_prompt_in_the_event_log(tmp_path: Path) -> None:
 
 
 def test_importing_needs_no_extra() -> None:
-    """The package imports without the simulator's and the test dependencies."""
-    hidden = ["starlette", "uvicorn", "openai", "polars", "duckdb", "psycopg2"]
+    """The package imports without the providers' packages, the simulator's and the test dependencies."""
+    hidden = ["starlette", "uvicorn", "openai", "anthropic", "google.genai", "polars", "duckdb", "psycopg2"]
     code = f"import sys; sys.modules.update(dict.fromkeys({hidden})); import dagster_llmbatch"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pydantic import BaseModel
 
@@ -63,9 +64,10 @@ def verdicts(model: str, **asked: Any) -> dg.AssetsDefinition:
     return asset
 
 
-def results(result: dg.ExecuteInProcessResult) -> pa.Table:
-    """The stored table."""
-    return result.asset_value("verdicts")
+def stored(folder: Path) -> pa.Table:
+    """The table that the asset's IO manager wrote."""
+    (path,) = folder.rglob("verdicts/*.parquet")
+    return pq.read_table(path)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -220,3 +222,91 @@ def test_no_secret_is_kept_anywhere(simulator: SimulatorServer, tmp_path: Path, 
         if path.is_file():
             assert b"sk-secret-" not in path.read_bytes(), path
     assert "SECRET-ROW" not in " ".join([*lines, *more])
+
+
+def test_rows_without_an_id_column_are_said(simulator: SimulatorServer, tmp_path: Path) -> None:
+    """Row numbers stand in for ids, with a WARNING in the run's log."""
+
+    @llm_batch_asset("verdicts", model="openai:gpt-5-mini", prompt="{{ body }}", output=Verdict)
+    def numbered() -> pa.Table:
+        return pa.table({"body": ["a", "b"]})
+
+    _, _, lines = materialize(numbered, reach(simulator, "openai"), tmp_path)
+    assert stored(tmp_path).column("llm_row_id").to_pylist() == ["0", "1"]
+    assert [line for line in lines if line.startswith("30 ") and "no id_column" in line]
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({}, "3 rows are fewer than batch_above=20; the realtime lane is not available in this version"),
+        ({"batch_above": 3}, "3 rows reach batch_above=3"),
+    ],
+)
+def test_why_the_rows_are_batched_is_said(
+    simulator: SimulatorServer, tmp_path: Path, asked: "dict[str, Any]", reason: str
+) -> None:
+    """The materialization tells the lane's reason."""
+    _, metadata, _ = materialize(verdicts("openai:gpt-5-mini", **asked), reach(simulator, "openai"), tmp_path)
+    assert str(metadata["llmbatch/lane_reason"]).startswith(reason)
+
+
+def test_failed_rows_are_found_by_their_ids(simulator: SimulatorServer, tmp_path: Path) -> None:
+    """The summary counts the failures of each kind and names rows that have them; those that succeeded are in no list."""
+    simulator.faults.add_rows("refuse", containing="Judge: b")
+    simulator.faults.add_rows("error_400", containing="Judge: c")
+    _, metadata, lines = materialize(verdicts("openai:gpt-5-mini"), reach(simulator, "openai"), tmp_path)
+    assert not [line for line in lines if "id_column" in line]
+    table = [line for line in str(metadata["llmbatch/summary"]).splitlines() if line.startswith("|")]
+    assert sorted(table[2:]) == ["| provider_error | 1 | `3` |", "| refusal | 1 | `2` |"]
+    assert [metadata[f"llmbatch/{word}"] for word in ("succeeded", "failed", "review")] == [1, 1, 1]
+
+
+def test_the_columns_are_described(simulator: SimulatorServer, tmp_path: Path) -> None:
+    """Names and types of kept, answer and system columns, as they are in the stored table."""
+    _, metadata, _ = materialize(verdicts("openai:gpt-5-mini"), reach(simulator, "openai"), tmp_path)
+    columns = metadata["dagster/column_schema"].columns
+    assert [column.name for column in columns] == stored(tmp_path).column_names
+    assert [column.name for column in columns][:5] == ["id", "body", "good", "tags", "note"]
+    types = {column.name: column.type for column in columns}
+    assert (types["id"], types["good"], types["note"]) == ("int64", "bool", "string")
+    assert (types["llm_status"], types["llm_cost_usd"], types["llm_input_tokens"]) == ("string", "double", "int64")
+
+
+def test_an_assets_own_batch_provider(simulator: SimulatorServer, tmp_path: Path) -> None:
+    """batch_provider comes before the model's vendor, with keys for both, and its dialect decides what is refused."""
+    asset = verdicts("openai:gpt-5-mini", batch_provider="openrouter")
+    _, metadata, _ = materialize(asset, reach(simulator, "openai", "openrouter"), tmp_path)
+    assert (metadata["llmbatch/succeeded"], metadata["llmbatch/provider"]) == (3, "openrouter")
+    assert [create["provider"] for create in simulator.book.creates] == ["openrouter"]
+    Node.model_rebuild()
+    with pytest.raises(UnportableSchemaError) as caught:
+        verdicts("openai:gpt-5-mini", output=Node, batch_provider="anthropic")
+    assert caught.value.provider == "anthropic"
+
+
+def test_a_model_that_cannot_be_batched(simulator: SimulatorServer, tmp_path: Path) -> None:
+    """The resource says its vendor cannot, and nobody stands in: policy="batch" fails with the reason, before any call."""
+    resource = reach(simulator, "openai", models={"openai:gpt-5-mini": {"supports_async_batch": False}})
+    asset = verdicts("openai:gpt-5-mini", policy="batch")
+    result, metadata, lines = materialize(asset, resource, tmp_path, raises=False)
+    assert not result.success
+    assert metadata == {}
+    assert "its registry entry says supports_async_batch=False" in " ".join(lines)
+    assert simulator.book.calls.total() == 0
+
+
+def test_own_prices_are_the_cost(simulator: SimulatorServer, tmp_path: Path) -> None:
+    """Each row costs its tokens at the user's batch price, never at the realtime price, and the metadata adds them up."""
+    prices = {"openai:gpt-5-mini": {"input": 1000.0, "output": 3000.0}}
+    realtime = {"openai:gpt-5-mini": {"input": 7e6, "output": 7e6}}
+    resource = reach(simulator, "openai", prices=prices, realtime_prices=realtime)
+    _, metadata, _ = materialize(verdicts("openai:gpt-5-mini"), resource, tmp_path)
+    found = stored(tmp_path)
+    tokens = [found.column(f"llm_{name}_tokens").to_pylist() for name in ("input", "output")]
+    assert found.column("llm_cost_usd").to_pylist() == pytest.approx(
+        [(given * 1000 + made * 3000) / 1e6 for given, made in zip(*tokens, strict=True)]
+    )
+    assert metadata["llmbatch/cost_usd"] == pytest.approx(sum(found.column("llm_cost_usd").to_pylist()))
+    assert metadata["llmbatch/cost_usd"] == pytest.approx((sum(tokens[0]) * 1000 + sum(tokens[1]) * 3000) / 1e6)
+    assert metadata["llmbatch/unpriced_rows"] == 0

@@ -807,3 +807,19 @@ def test_the_key_is_in_no_representation() -> None:
     provider = Api(always({})).provider
     assert SECRET not in f"{provider!r}{vars(provider)!r}{vars(provider._http)!r}{ended()!r}"
     provider.close()
+
+
+# Groups
+
+
+def test_groups() -> None:
+    """One model a batch, which stands in its address; each request brings its own schema, system prompt and parameters."""
+    group = Api(always({})).provider.group
+    alike = [
+        TEMPLATE,
+        RequestTemplate("gemini-2.5-flash", schema=SCHEMA),
+        RequestTemplate("gemini-2.5-flash", schema={**SCHEMA, "required": []}, schema_name="x"),
+        RequestTemplate("gemini-2.5-flash", system="S", params={"temperature": 0}),
+    ]
+    assert len({group(template) for template in alike}) == 1
+    assert group(RequestTemplate("gemini-2.5-pro")) != group(TEMPLATE)

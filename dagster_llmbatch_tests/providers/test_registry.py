@@ -86,3 +86,18 @@ def test_openai_limits() -> None:
     limits = LIMITS["openai"]
     assert (limits.max_requests, limits.max_bytes, limits.window) == (50_000, 200_000_000, 86_400)
     assert limits.cancel_settle >= 660
+
+
+@pytest.mark.parametrize(
+    ("name", "requests", "size", "hours"),
+    [
+        ("openai", 50_000, 200_000_000, 24),
+        ("anthropic", 100_000, 249_999_985, 24),
+        ("gemini", 50_000, 1_900_000_000, 48),
+        ("openrouter", 5_000, 199_900_000, 24),
+    ],
+)
+def test_what_one_batch_may_hold_and_how_long_it_may_run(name: str, requests: int, size: int, hours: int) -> None:
+    """Requests and bytes of a batch, and hours from create to expiry: Gemini's 24 are a target, its batches live for 48."""
+    limits = LIMITS[name]
+    assert (limits.max_requests, limits.max_bytes, limits.window) == (requests, size, hours * 3600)

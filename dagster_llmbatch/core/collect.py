@@ -1,6 +1,7 @@
 """Results of an ended batch, from every file there is, into one outcomes segment: joined by custom_id only."""
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -78,17 +79,7 @@ def collect(
     """Stream a batch's outcomes into a segment and return its name. Safe to repeat: the same files, the same name."""
     requests = segments.table(batch.requests_segment).sort_by("row")
     found = reconcile(requests.column("custom_id").to_pylist(), _stream(provider, status, extras), status=status)
-    if found.strangers or found.duplicates or found.missing:
-        logger.warning(
-            "batch %s (%s): %d of %d requests have no result, %d results are repeated, %d have a custom_id that was "
-            "never sent.",
-            batch.batch_id,
-            status.provider_state,
-            found.missing,
-            batch.request_count,
-            found.duplicates,
-            found.strangers,
-        )
+    _say_what_failed(batch, status, found)
     with segments.writer("outcomes", OUTCOME_SCHEMA, row_group_rows=BLOCK_ROWS) as writer:
         for first in range(0, requests.num_rows, BLOCK_ROWS):
             block = slice(first, first + BLOCK_ROWS)
@@ -101,6 +92,32 @@ def collect(
                 )
             )
     return writer.name
+
+
+def _say_what_failed(batch: BatchRecord, status: BatchStatus, found: Reconciled) -> None:
+    """One warning of what the files lack or have too much of, one of what the provider failed at; none where all is well."""
+    if found.strangers or found.duplicates or found.missing:
+        logger.warning(
+            "batch %s (%s): %d of %d requests have no result, %d results are repeated, %d have a custom_id that was "
+            "never sent.",
+            batch.batch_id,
+            status.provider_state,
+            found.missing,
+            batch.request_count,
+            found.duplicates,
+            found.strangers,
+        )
+    failed = Counter(o.error_category or ErrorCategory.UNKNOWN for o in found.outcomes if o.kind in _FAILED)
+    if failed:
+        logger.warning(
+            "batch %s (%s): %d of %d requests failed at %s: %s.",
+            batch.batch_id,
+            status.provider_state,
+            failed.total(),
+            batch.request_count,
+            batch.provider,
+            ", ".join(f"{count} {category.value}" for category, count in failed.most_common()),
+        )
 
 
 def _stream(provider: BatchProvider, status: BatchStatus, extras: "Collection[str]") -> "Iterator[Outcome]":
@@ -144,6 +161,9 @@ def _failed_for(status: BatchStatus) -> ErrorCategory:
         return ErrorCategory.QUEUE_FULL
     return ErrorCategory.SERVER_ERROR if status.retryable else ErrorCategory.CLIENT_ERROR
 
+
+_FAILED = frozenset({OutcomeKind.PROVIDER_ERROR, OutcomeKind.EXPIRED, OutcomeKind.CANCELLED})
+"""Kinds of outcomes that are the provider's failures; what the model answered, however badly, is none."""
 
 GONE = "not_found"
 """Provider state we record for a batch that the provider does not know any more."""

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from dagster_llmbatch.core.results import FAILED, REVIEW, SUCCEEDED
+from dagster_llmbatch.core.verdicts import FAILED, REVIEW, SUCCEEDED
 from dagster_llmbatch.ledger.records import BatchRecord, Entry
 
 ENTRY_TAG = "llmbatch/entry"

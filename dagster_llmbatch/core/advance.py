@@ -320,7 +320,7 @@ class _Line:
         writer = ResultsWriter(
             entry,
             situation.batches,
-            output=stored_output(entry.settings, self._output),
+            today=self._output,
             segments=work.segments,
             prices=work.prices,
             run_id=self._run_id,
@@ -331,9 +331,3 @@ class _Line:
             and work.ledger.entry(entry.id).state is not EntryState.PUBLISHED
         ):
             raise LedgerError(f"{entry.key.asset_key}: entry {entry.id} could not be published.")
-
-
-def stored_output(settings: "Mapping[str, Any]", today: "OutputSchema | None") -> OutputSchema:
-    """The output type a plan was made with: today's code where it still says the same, else the stored schema."""
-    stored = OutputSchema.from_json(settings["output"])
-    return today if today is not None and today.matches(stored) else stored

@@ -64,7 +64,7 @@ def build_llm_batch_checks(
                 "llmbatch/rows": entry.summary["rows"],
                 **{f"llmbatch/{status}": entry.summary[status] for status in (SUCCEEDED, FAILED, REVIEW)},
                 "llmbatch/errors": entry.summary["errors"],
-                "llmbatch/entry": entry.id,
+                metadata.ENTRY_TAG: entry.id,
             },
         )
 

@@ -18,6 +18,7 @@ from dagster_llmbatch.core.recipe import Recipe
 from dagster_llmbatch.core.results import read_results
 from dagster_llmbatch.errors import ConfigurationError, NobodyWakesError
 from dagster_llmbatch.ledger.records import Entry, EntryKey
+from dagster_llmbatch.replays import is_counted_elsewhere
 from dagster_llmbatch.resource import LLMBatchResource, failures
 from dagster_llmbatch.run_log import forwarded_to
 
@@ -225,7 +226,7 @@ def _materialization(
         entry,
         progress.batches,
         schema=reader.schema,
-        replayed=progress.replayed,
+        replayed=is_counted_elsewhere(context, asset.key, progress),
         notes=notes,
     )
     return dg.MaterializeResult(

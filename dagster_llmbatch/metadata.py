@@ -113,9 +113,7 @@ def published(
     summary = entry.summary or {}
     real = [b for b in batches if b.wave > 0]
     return {
-        "llmbatch/summary": dg.MetadataValue.md(
-            summary_markdown(entry, real, replayed=replayed)
-        ),  # first: the UI keeps the order
+        "llmbatch/summary": dg.MetadataValue.md(summary_markdown(entry, real, replayed=replayed)),
         "dagster/row_count": summary["rows"],
         "dagster/partition_row_count": summary["rows"],
         "dagster/column_schema": column_schema(schema),

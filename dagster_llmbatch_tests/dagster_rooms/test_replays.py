@@ -1,13 +1,15 @@
 """The sum over materializations is the money spent: a replay shows what it is and costs nothing."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
-from dagster_llmbatch import LLMBatchResource, replays
+from dagster_llmbatch import LLMBatchResource, llm_batch_asset, replays
 from dagster_llmbatch.simulator.server import SimulatorServer
 from dagster_llmbatch_tests.dagster_rooms.test_providers import reach, verdicts
 
@@ -144,3 +146,43 @@ def test_many_replays_are_looked_through(
     assert {money(made) for made in later} == {(0, 0, 0)}
     assert all(money(made)[0] > 0 for _, made in runs)
     assert simulator.book.batches == 2
+
+
+def job_of_verdicts() -> dg.JobDefinition:
+    """A job that another process could load: what Re-execute in the UI runs."""
+
+    @llm_batch_asset("verdicts", model=MODEL, prompt="{{ body }}", id_column="id", wait="block")
+    def asset() -> pa.Table:
+        return pa.table({"id": [1, 2], "body": os.environ["BODIES"].split()})
+
+    llm_batch = LLMBatchResource(
+        openai={"api_key": "sk-test", "base_url": os.environ["OPENAI_BASE_URL"]}, poll_interval=0.1
+    )
+    defs = dg.Definitions([asset], resources={"llm_batch": llm_batch}, jobs=[dg.define_asset_job("all")])
+    return defs.resolve_job_def("all")
+
+
+def test_reexecuting_a_run_replays_it(
+    instance: dg.DagsterInstance, simulator: SimulatorServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Re-executing replays while the input is the same, at no cost; with another input it buys, as the README says."""
+    monkeypatch.setenv("OPENAI_BASE_URL", simulator.base_url)
+    monkeypatch.setenv("BODIES", "a b")
+    job = dg.reconstructable(job_of_verdicts)
+
+    def execute(parent: "str | None") -> "tuple[str, dict[str, Any]]":
+        options = dg.ReexecutionOptions(parent_run_id=parent) if parent else None
+        with dg.execute_job(job, instance, reexecution_options=options) as result:
+            assert result.success
+            (made,) = result.asset_materializations_for_node("verdicts")
+            return result.run_id, {key: value.value for key, value in made.metadata.items()}
+
+    first, paid = execute(None)
+    second, replay = execute(first)
+    assert simulator.book.batches == 1
+    assert (paid["llmbatch/replayed"], replay["llmbatch/replayed"]) == (False, True)
+    assert paid["llmbatch/input_tokens"] > 0 == replay["llmbatch/input_tokens"]
+    monkeypatch.setenv("BODIES", "a c")
+    _, again = execute(second)
+    assert simulator.book.requests == 4
+    assert again["llmbatch/input_tokens"] > 0

@@ -153,8 +153,9 @@ class ResultsWriter:
             judge(self._validate, problem, *outcome)
             for problem, outcome in zip(_values(problems), zip(*judged, strict=True), strict=True)
         ]
-        self.summary.count(row_ids, verdicts)
-        self._invalid.count(final, verdicts)
+        named = [(at, v.name, v) for at, v in enumerate(verdicts) if v.name is not None]
+        self.summary.count(row_ids, named)
+        self._invalid.count(final, named)
         nothing = (None,) * len(self._output.arrow_schema)
         if not verdicts:
             return [[] for _ in nothing], [[] for _ in range(6)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from dagster_llmbatch.core.outcomes import TOKEN_FIELDS
-from dagster_llmbatch.core.verdicts import ANSWER, STATUSES, Verdict
+from dagster_llmbatch.core.verdicts import ANSWER, STATUSES, SUCCEEDED, Verdict
 from dagster_llmbatch.providers.contract import ErrorCategory
 
 pc: Any = pyarrow.compute  # its functions are made at import: no type checker sees them
@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 SAMPLES = 5
 """Row ids kept as examples for each error name."""
+Named = Sequence[tuple[int, str, Verdict]]
+"""(row's place in its block, error name, verdict) of the verdicts that have a name; all other rows succeeded."""
 
 
 @dataclass
@@ -44,15 +46,15 @@ class Summary:
     stored_schema: bool = False
     """Whether the answers were validated by the schema stored with the plan, because today's output type differs."""
 
-    def count(self, row_ids: pa.Array, verdicts: "Sequence[Verdict]") -> None:
-        """Add the verdicts on rows, with a few row ids for each reason why there is no answer."""
-        self.rows += len(verdicts)
-        self.statuses.update(verdict.status for verdict in verdicts)
-        for at, verdict in enumerate(verdicts):
+    def count(self, row_ids: pa.Array, named: "Named") -> None:
+        """Add a block of rows, with a few row ids for each reason why there is no answer."""
+        self.rows += len(row_ids)
+        self.statuses[SUCCEEDED] += len(row_ids) - len(named)
+        for at, name, verdict in named:
+            self.statuses[verdict.status] += 1
             if verdict.answer is not None:
-                self.recovered_rows += verdict.name is not None
+                self.recovered_rows += 1
                 continue
-            name = verdict.name or verdict.status
             self.errors[name] += 1
             samples = self.samples.setdefault(name, [])
             if len(samples) < SAMPLES:
@@ -85,12 +87,12 @@ class InvalidAnswers:
         self._invalid: Counter[str] = Counter()
         self._first: dict[str, Verdict] = {}
 
-    def count(self, outcomes: pa.Table, verdicts: "Sequence[Verdict]") -> None:
-        """Add the outcomes of rows and the verdicts on them, in the same order."""
+    def count(self, outcomes: pa.Table, named: "Named") -> None:
+        """Add the outcomes of a block of rows."""
         batch_ids = outcomes.column("batch_id")
         for counted in pc.value_counts(batch_ids.filter(pc.equal(outcomes.column("kind"), ANSWER))).to_pylist():
             self._answers[counted["values"]] += counted["counts"]
-        for at, verdict in enumerate(verdicts):
+        for at, _, verdict in named:
             if verdict.category == ErrorCategory.VALIDATION_ERROR:
                 batch_id = batch_ids[at].as_py()
                 self._invalid[batch_id] += 1

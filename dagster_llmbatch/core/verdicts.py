@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
     status: str
     error: "str | None"
     name: "str | None"
-    """One of ERROR_NAMES."""
+    """One of ERROR_NAMES; None only for a valid answer as it came."""
     category: "str | None"
 
 

@@ -8,7 +8,7 @@ import dagster as dg
 from dagster_llmbatch import dagster_internals as internals
 from dagster_llmbatch import metadata
 from dagster_llmbatch.asset_decorator import FAIL_ABOVE, RESOURCE_KEY, WARN_ABOVE
-from dagster_llmbatch.core.results import FAILED, REVIEW, SUCCEEDED
+from dagster_llmbatch.core.verdicts import FAILED, REVIEW, SUCCEEDED
 from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.ledger.records import EntryKey
 from dagster_llmbatch.resource import LLMBatchResource, failures
@@ -64,7 +64,7 @@ def build_llm_batch_checks(
                 "llmbatch/rows": entry.summary["rows"],
                 **{f"llmbatch/{status}": entry.summary[status] for status in (SUCCEEDED, FAILED, REVIEW)},
                 "llmbatch/errors": entry.summary["errors"],
-                "llmbatch/entry": entry.id,
+                metadata.ENTRY_TAG: entry.id,
             },
         )
 

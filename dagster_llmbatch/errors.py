@@ -22,7 +22,7 @@
     │   └── BatchUnprovenError        a batch may be ours and cannot be proven yet: look again later
     ├── ProviderMismatchError         a batch of one provider was asked for at another
     ├── BatchNotAdoptableError        a create call may have bought a batch that can never be proven ours
-    ├── RowsUnansweredError           attempts or time ran out with rows left and on_expiry="fail"
+    ├── RowsUnansweredError           a partition was given up with rows left
     └── LedgerError                   the ledger refused or contradicts itself
         ├── LeaseLostError            another run took the partition over
         └── LedgerVersionError        the ledger was written by a newer version
@@ -176,7 +176,7 @@ class BatchNotAdoptableError(LLMBatchError):
 
 
 class RowsUnansweredError(LLMBatchError):
-    """Attempts or time ran out with rows left and `on_expiry="fail"`. The answers are kept."""
+    """A partition was given up with rows left. Its answers are kept, and materializing it again buys what is missing."""
 
 
 class LedgerError(LLMBatchError):

@@ -9,6 +9,7 @@ from dagster_llmbatch.core.collect import collect
 from dagster_llmbatch.core.poll import poll, status_of
 from dagster_llmbatch.ledger.records import BatchPhase
 from dagster_llmbatch.resource import LLMBatchResource, failures
+from dagster_llmbatch.run_log import forwarded_to
 
 COLLECT_JOB = "llm_batch_collect"
 
@@ -28,7 +29,12 @@ def build_llm_batch_jobs(*, resource_key: str = RESOURCE_KEY) -> "list[dg.JobDef
     )
     def collect_llm_batches(context: dg.OpExecutionContext) -> None:
         resource: LLMBatchResource = getattr(context.resources, resource_key)
-        with failures(), resource.ledger(context.instance) as (ledger, segments), resource.clients() as clients:
+        with (
+            failures(),
+            forwarded_to(context.log),
+            resource.ledger(context.instance) as (ledger, segments),
+            resource.clients() as clients,
+        ):
             collected = pending = 0
             for entry in ledger.pending_entries(resource.namespace):
                 for batch in ledger.batches(entry.id):

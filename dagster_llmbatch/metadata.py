@@ -10,11 +10,11 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from dagster_llmbatch.core.results import FAILED, REVIEW, SUCCEEDED
+from dagster_llmbatch.core.verdicts import FAILED, REVIEW, SUCCEEDED
 from dagster_llmbatch.ledger.records import BatchRecord, Entry
 
 ENTRY_TAG = "llmbatch/entry"
-"""Run tag: the ledger entry a run works on. Searchable, inherited by retries."""
+"""Run tag: the ledger entry a run works on. Searchable, inherited by retries. Also a metadata key of what it reports."""
 CONTINUES_TAG = "llmbatch/continues"
 """Run tag of a continuation: the run it goes on with."""
 SENSOR_TAG = "llmbatch/sensor"
@@ -22,6 +22,8 @@ SENSOR_TAG = "llmbatch/sensor"
 MODEL = "llmbatch/model"
 """On the asset definition: marks an LLM batch asset."""
 FAILURE_RATE = "llmbatch/failure_rate"
+REPLAYED = "llmbatch/replayed"
+"""Whether another materialization shows the cost of the same generation. Then this one shows none."""
 
 STATE_WAITING, STATE_SUBMITTED = "waiting", "submitted"
 
@@ -55,7 +57,7 @@ def submitted(
     return {
         "llmbatch/state": STATE_SUBMITTED if real else STATE_WAITING,
         "llmbatch/reason": reason,
-        "llmbatch/entry": entry.id,
+        ENTRY_TAG: entry.id,
         "llmbatch/generation": entry.generation,
         "llmbatch/wave": entry.wave,
         "llmbatch/provider": entry.settings["provider"],
@@ -107,12 +109,11 @@ def published(
     replayed: bool,
     notes: "Sequence[str]",
 ) -> "dict[str, Any]":
-    """Metadata of the materialization."""
+    """Metadata of the materialization. `replayed`: cost and tokens stand on another one already, and are 0 here."""
     summary = entry.summary or {}
     real = [b for b in batches if b.wave > 0]
-    priced = summary["rows"] > summary["unpriced_rows"] or not summary["rows"]
     return {
-        "llmbatch/summary": dg.MetadataValue.md(summary_markdown(entry, real)),  # first: the UI keeps the order
+        "llmbatch/summary": dg.MetadataValue.md(summary_markdown(entry, real, replayed=replayed)),
         "dagster/row_count": summary["rows"],
         "dagster/partition_row_count": summary["rows"],
         "dagster/column_schema": column_schema(schema),
@@ -120,24 +121,30 @@ def published(
         "llmbatch/failed": summary[FAILED],
         "llmbatch/review": summary[REVIEW],
         FAILURE_RATE: failure_rate(summary),
-        **{f"llmbatch/{name}": count for name, count in summary["tokens"].items()},
-        "llmbatch/cost_usd": summary["cost_usd"] if priced else "unknown",
+        **{f"llmbatch/{name}": 0 if replayed else count for name, count in summary["tokens"].items()},
+        "llmbatch/cost_usd": 0.0 if replayed else _cost(summary),
         "llmbatch/unpriced_rows": summary["unpriced_rows"],
         "llmbatch/reused_rows": summary["reused_rows"],
         "llmbatch/resubmitted_rows": summary["resubmitted_rows"],
         "llmbatch/recovered_rows": summary["recovered_rows"],
         "llmbatch/batches": len(real),
         "llmbatch/batch_ids": [b.batch_id for b in real],
-        "llmbatch/entry": entry.id,
+        ENTRY_TAG: entry.id,
         "llmbatch/generation": entry.generation,
         "llmbatch/waves": entry.wave,
         "llmbatch/lane": "batch",
         "llmbatch/provider": entry.settings["provider"],
         **_chosen_because(entry),
-        "llmbatch/replayed": replayed,
+        REPLAYED: replayed,
+        **({"llmbatch/stored_schema": True} if summary.get("stored_schema") else {}),
         **_durations(entry, real),
         **({"llmbatch/notes": list(notes)} if notes else {}),
     }
+
+
+def _cost(summary: "Mapping[str, Any]") -> "float | str":
+    """In USD; of the rows whose price is known, where there is one at all."""
+    return summary["cost_usd"] if summary["rows"] > summary["unpriced_rows"] or not summary["rows"] else "unknown"
 
 
 def _durations(entry: Entry, batches: "Sequence[BatchRecord]") -> "dict[str, float]":
@@ -150,7 +157,7 @@ def _durations(entry: Entry, batches: "Sequence[BatchRecord]") -> "dict[str, flo
     return found
 
 
-def summary_markdown(entry: Entry, batches: "Sequence[BatchRecord]") -> str:
+def summary_markdown(entry: Entry, batches: "Sequence[BatchRecord]", *, replayed: bool) -> str:
     """Counts, cost and failures by category with sample row ids. Row ids are the user's; answers never go in."""
     summary = entry.summary or {}
     tokens = summary["tokens"]
@@ -166,6 +173,12 @@ def summary_markdown(entry: Entry, batches: "Sequence[BatchRecord]") -> str:
         f"- tokens: {tokens['input_tokens']:,} in ({tokens['cached_tokens']:,} cached), {tokens['output_tokens']:,} out",
         f"- cost: {cost}",
     ]
+    if replayed:
+        lines.append("- paid for and counted by an earlier materialization: this one replays it and cost nothing")
+    if summary.get("stored_schema"):
+        lines.append(
+            "- the output type changed while the batches were out: validated by the schema they were asked with"
+        )
     if summary["reused_rows"]:
         lines.append(f"- {summary['reused_rows']} rows keep an answer paid for earlier")
     if summary["errors"]:

@@ -18,7 +18,9 @@ from dagster_llmbatch.core.recipe import Recipe
 from dagster_llmbatch.core.results import read_results
 from dagster_llmbatch.errors import ConfigurationError, NobodyWakesError
 from dagster_llmbatch.ledger.records import CancelReason, Entry, EntryKey
+from dagster_llmbatch.replays import is_counted_elsewhere
 from dagster_llmbatch.resource import LLMBatchResource, failures
+from dagster_llmbatch.run_log import forwarded_to
 
 Wait = Literal["suspend", "block"]
 DAEMON_SILENCE = 600.0
@@ -53,18 +55,33 @@ def run_partition(
     with failures():
         key = EntryKey(resource.namespace, asset.key.to_user_string(), _partition(context, asset))
         with resource.workplace(context.instance) as work:
-            how, notes = _how_to_wait(context, asset, resource)
-            entry = _entry(context, asset, resource, key, work, load_rows)
-            for wait in work.ledger.waits_of_continuation(context.run.run_id):
-                if wait.key == key:
-                    work.ledger.stop_waiting(wait.run_id, wait.entry_id)
-            progress = advance(entry.id, work, run_id=context.run.run_id, output=asset.recipe.output)
-            if isinstance(progress, Waiting) and how == "block":
-                progress = _block(context, asset, progress, work, cancels=resource.cancel_on_terminate)
+            # closed before the yield: a generator's context variables are its caller's
+            with forwarded_to(context.log):
+                progress, notes = _go_on(context, asset, resource, key, work, load_rows)
             if isinstance(progress, Waiting):
                 _suspend(context, asset, key, progress, work, notes)
                 return
-            yield _materialization(asset, progress, work, notes)
+            yield _materialization(context, asset, progress, work, notes)
+
+
+def _go_on(
+    context: dg.AssetExecutionContext,
+    asset: LLMBatchAsset,
+    resource: LLMBatchResource,
+    key: EntryKey,
+    work: Workplace,
+    load_rows: "Callable[[], Any]",
+) -> "tuple[Waiting | Published, list[str]]":
+    """As far as this run goes with the partition, and what to tell the user."""
+    how, notes = _how_to_wait(context, asset, resource)
+    entry = _entry(context, asset, resource, key, work, load_rows)
+    for wait in work.ledger.waits_of_continuation(context.run.run_id):
+        if wait.key == key:
+            work.ledger.stop_waiting(wait.run_id, wait.entry_id)
+    progress = advance(entry.id, work, run_id=context.run.run_id, output=asset.recipe.output)
+    if isinstance(progress, Waiting) and how == "block":
+        progress = _block(context, asset, progress, work, cancels=resource.cancel_on_terminate)
+    return progress, notes
 
 
 def _partition(context: dg.AssetExecutionContext, asset: LLMBatchAsset) -> str:
@@ -215,6 +232,7 @@ def _observation(asset: LLMBatchAsset, key: EntryKey, progress: Waiting, notes: 
 
 
 def _materialization(
+    context: dg.AssetExecutionContext,
     asset: LLMBatchAsset,
     progress: Published,
     work: Workplace,
@@ -229,7 +247,7 @@ def _materialization(
         entry,
         progress.batches,
         schema=reader.schema,
-        replayed=progress.replayed,
+        replayed=is_counted_elsewhere(context, asset.key, progress),
         notes=notes,
     )
     return dg.MaterializeResult(

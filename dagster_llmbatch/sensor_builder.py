@@ -17,6 +17,7 @@ from dagster_llmbatch.errors import LLMBatchError
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry, WaitingRun
 from dagster_llmbatch.ledger.sql_ledger import Ledger
 from dagster_llmbatch.resource import Clients, LLMBatchResource
+from dagster_llmbatch.run_log import forwarded_to
 from dagster_llmbatch.suspension import Became, Waker, groups
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,11 @@ def build_llm_batch_sensor(
     )
     def _sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         resource: LLMBatchResource = getattr(context.resources, resource_key)
-        with resource.clients() as clients, resource.ledger(context.instance) as (ledger, _):
+        with (
+            forwarded_to(context.log),
+            resource.clients() as clients,
+            resource.ledger(context.instance) as (ledger, _),
+        ):
             return Tick(context, resource, ledger, clients).run()
 
     return _sensor

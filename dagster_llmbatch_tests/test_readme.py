@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from dagster_llmbatch import LLMBatchResource
+from dagster_llmbatch.core.results import SYSTEM_FIELDS
+from dagster_llmbatch.core.verdicts import ERROR_NAMES
 from dagster_llmbatch.simulator.server import SimulatorServer
 
 README = Path(__file__).parents[1] / "README.md"
@@ -36,7 +38,10 @@ def test_the_quick_start_materializes_against_the_simulator(tmp_path: Path, monk
                 resources={"llm_batch": llm_batch},
                 instance=instance,
             )
+            # "Paying once": the published rows, without a run
+            loaded = defs.load_asset_value("ticket_triage", partition_key="2026-01-01", instance=instance)
         assert result.success
+        assert loaded.num_rows == 3  # type: ignore[attr-defined]
         (made,) = result.asset_materializations_for_node("ticket_triage")
         assert made.metadata["llmbatch/succeeded"].value == 3
 
@@ -84,3 +89,23 @@ def test_yaml_snippets_parse() -> None:
     found = [yaml.safe_load(text) for language, text in SNIPPETS if language == "yaml"]
     assert found
     assert all(found)
+
+
+def table_under(head: str) -> "list[list[str]]":
+    """The cells of the table whose first line is `head`."""
+    lines = README.read_text().split("\n")
+    rows = lines[lines.index(head) + 2 :]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows[: rows.index("")]]
+
+
+def test_every_error_name_is_explained() -> None:
+    """The table has each name that a row can have, once, with what it means and what to do."""
+    rows = table_under("| `llm_error_name` | `llm_status` | meaning | what to do |")
+    assert sorted(row[0].strip("`") for row in rows) == sorted(ERROR_NAMES)
+    assert all(len(row) == 4 and all(row) for row in rows)
+
+
+def test_every_system_column_is_explained() -> None:
+    """The table of columns has each, once."""
+    named = [name for row in table_under("| column | meaning |") for name in re.findall(r"`(llm_\w+)`", row[0])]
+    assert sorted(named) == sorted(field.name for field in SYSTEM_FIELDS)

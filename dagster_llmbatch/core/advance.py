@@ -348,7 +348,7 @@ class _Line:
         writer = ResultsWriter(
             entry,
             situation.batches,
-            output=stored_output(entry.settings, self._output),
+            today=self._output,
             segments=work.segments,
             prices=work.prices,
             run_id=self._run_id,
@@ -372,9 +372,3 @@ def _refuse_unreadable(situation: Situation, policy: Policy) -> None:
                 "that bought it, and the provider's status page; then materialize the partition again.",
                 provider=batch.provider,
             )
-
-
-def stored_output(settings: "Mapping[str, Any]", today: "OutputSchema | None") -> OutputSchema:
-    """The output type a plan was made with: today's code where it still says the same, else the stored schema."""
-    stored = OutputSchema.from_json(settings["output"])
-    return today if today is not None and today.matches(stored) else stored

@@ -1,6 +1,7 @@
 """Results of an ended batch, from every file there is, into one outcomes segment: joined by custom_id only."""
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -95,17 +96,7 @@ def collect(
         status=status,
         may_be_gone=status.provider_state == GONE or now >= kept_until(batch, provider.limits),
     )
-    if found.strangers or found.duplicates or found.missing:
-        logger.warning(
-            "batch %s (%s): %d of %d requests have no result, %d results are repeated, %d have a custom_id that was "
-            "never sent.",
-            batch.batch_id,
-            status.provider_state,
-            found.missing,
-            batch.request_count,
-            found.duplicates,
-            found.strangers,
-        )
+    _say_what_failed(batch, status, found)
     _give_back_cancelled(found, batch)
     with segments.writer("outcomes", OUTCOME_SCHEMA, row_group_rows=BLOCK_ROWS) as writer:
         for first in range(0, requests.num_rows, BLOCK_ROWS):
@@ -128,6 +119,32 @@ def _give_back_cancelled(found: Reconciled, batch: BatchRecord) -> None:
             if outcome.kind is OutcomeKind.CANCELLED:
                 found.outcomes[at] = msgspec.structs.replace(outcome, retryable=True)
                 found.counted[at] = batch.cancel_reason == CancelReason.DEADLINE.value
+
+
+def _say_what_failed(batch: BatchRecord, status: BatchStatus, found: Reconciled) -> None:
+    """One warning of what the files lack or have too much of, one of what the provider failed at; none where all is well."""
+    if found.strangers or found.duplicates or found.missing:
+        logger.warning(
+            "batch %s (%s): %d of %d requests have no result, %d results are repeated, %d have a custom_id that was "
+            "never sent.",
+            batch.batch_id,
+            status.provider_state,
+            found.missing,
+            batch.request_count,
+            found.duplicates,
+            found.strangers,
+        )
+    failed = Counter(o.error_category or ErrorCategory.UNKNOWN for o in found.outcomes if o.kind in _FAILED)
+    if failed:
+        logger.warning(
+            "batch %s (%s): %d of %d requests failed at %s: %s.",
+            batch.batch_id,
+            status.provider_state,
+            failed.total(),
+            batch.request_count,
+            batch.provider,
+            ", ".join(f"{count} {category.value}" for category, count in failed.most_common()),
+        )
 
 
 def _stream(provider: BatchProvider, status: BatchStatus, extras: "Collection[str]") -> "Iterator[Outcome]":
@@ -176,6 +193,9 @@ def kept_until(batch: BatchRecord, limits: Limits) -> float:
     """Until when the provider surely keeps a batch's results (unix seconds)."""
     return (batch.ended_at or batch.submitted_at or batch.intent_at) + limits.retention
 
+
+_FAILED = frozenset({OutcomeKind.PROVIDER_ERROR, OutcomeKind.EXPIRED, OutcomeKind.CANCELLED})
+"""Kinds of outcomes that are the provider's failures; what the model answered, however badly, is none."""
 
 GONE = "not_found"
 """Provider state we record for a batch that the provider does not keep any more."""

@@ -49,8 +49,8 @@ def choose_lane(
     if policy == "batch":
         if obstacle is not None:
             raise NotBatchCapableError(
-                f'policy is "batch", and there can be no batch: {obstacle}. Nothing was spent. policy="auto" sends such rows '
-                "in realtime."
+                f'policy is "batch", and there can be no batch: {obstacle}. Nothing was spent. LLMBatchResource.complete '
+                "makes single realtime calls."
             )
         return Lane("batch", 'policy is "batch"')
     if rows < batch_above:

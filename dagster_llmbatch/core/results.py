@@ -1,8 +1,7 @@
 """Plan and outcomes to the results table: one row out per row in, in input order, with the reason where there is no answer."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timezone
 from typing import Any
 
@@ -12,15 +11,18 @@ import pyarrow.compute
 
 from dagster_llmbatch.core.costs import outcome_costs
 from dagster_llmbatch.core.outcomes import OUTCOME_SCHEMA, PAID_FINAL, TOKEN_FIELDS, OutcomeCursor
-from dagster_llmbatch.core.plan import BLOCK_ROWS, TOO_LARGE
+from dagster_llmbatch.core.plan import BLOCK_ROWS
 from dagster_llmbatch.core.pricing import PriceBook
 from dagster_llmbatch.core.requests import FINGERPRINT, MODEL, PROBLEM, ROW_ID
+from dagster_llmbatch.core.summary import InvalidAnswers, Summary
+from dagster_llmbatch.core.verdicts import ANSWER, JUDGED, judge
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
-from dagster_llmbatch.providers.contract import ErrorCategory, OutcomeKind
-from dagster_llmbatch.schemas.output import Invalid, OutputSchema
+from dagster_llmbatch.schemas.output import OutputSchema
 
 pc: Any = pyarrow.compute  # its functions are made at import: no type checker sees them
+
+logger = logging.getLogger(__name__)
 
 SYSTEM_FIELDS = (
     pa.field("llm_row_id", pa.string()),
@@ -49,47 +51,6 @@ SYSTEM_FIELDS = (
 )
 """The system columns, after the kept input columns and the output's. DESIGN 9 says what each means."""
 
-SUCCEEDED, FAILED, REVIEW = "succeeded", "failed", "review"
-STATUSES = (SUCCEEDED, FAILED, REVIEW)
-SAMPLES = 5
-"""Row ids kept as examples for each error name."""
-
-
-@dataclass
-class Summary:
-    """Counts of one published partition. Stored with the entry; checks and metadata read it from there."""
-
-    rows: int = 0
-    statuses: "Counter[str]" = field(default_factory=Counter)
-    errors: "Counter[str]" = field(default_factory=Counter)
-    samples: "dict[str, list[str]]" = field(default_factory=dict)
-    tokens: "Counter[str]" = field(default_factory=Counter)
-    unknown_tokens: int = 0
-    """Billed outcomes without usage."""
-    cost_usd: float = 0.0
-    """Of the rows whose price is known."""
-    unpriced_rows: int = 0
-    recovered_rows: int = 0
-    """Valid answers that stood in a Markdown fence."""
-    reused_rows: int = 0
-    resubmitted_rows: int = 0
-
-    def to_json(self) -> "dict[str, Any]":
-        """Plain JSON, as the ledger keeps it."""
-        return {
-            "rows": self.rows,
-            **{status: self.statuses[status] for status in STATUSES},
-            "errors": dict(self.errors.most_common()),
-            "samples": self.samples,
-            "tokens": {name: self.tokens[name] for name in TOKEN_FIELDS},
-            "unknown_tokens": self.unknown_tokens,
-            "cost_usd": self.cost_usd,
-            "unpriced_rows": self.unpriced_rows,
-            "recovered_rows": self.recovered_rows,
-            "reused_rows": self.reused_rows,
-            "resubmitted_rows": self.resubmitted_rows,
-        }
-
 
 def system_fields(extras: "Sequence[str]" = ()) -> "tuple[pa.Field, ...]":
     """The system columns of an asset that asks for these EXTRAS."""
@@ -104,24 +65,32 @@ class ResultsWriter:
         entry: Entry,
         batches: "Sequence[BatchRecord]",
         *,
-        output: OutputSchema,
+        today: "OutputSchema | None",
         segments: SegmentStore,
         prices: PriceBook,
         run_id: str,
     ) -> None:
         self._entry = entry
         self._batches = [b for b in batches if b.phase is BatchPhase.COLLECTED and b.outcomes_segment]
-        self._output = output
-        self._validate = output.validator()
+        self._output = output_of(entry.settings, today)
+        self._validate = self._output.validator()
         self._segments = segments
         self._prices = prices
         self._sent_on = {b.batch_id: _day(b.submitted_at or b.intent_at) for b in self._batches}
         self._run_id = run_id
         self._system = system_fields(entry.settings.get("extras", ()))
-        self.summary = Summary()
+        self._invalid = InvalidAnswers()
+        self.summary = Summary(published_by=run_id, stored_schema=self._output is not today)
+        """Complete after `write`."""
 
     def write(self) -> str:
-        """Write all rows and return the segment's name; `summary` is complete afterwards."""
+        """Write all rows and return the segment's name."""
+        if self.summary.stored_schema:
+            logger.warning(
+                "%s: the output type changed since the batches were sent. Their answers are validated by the JSON Schema they "
+                "were asked with, and no validators of the type run: llm_validated is false.",
+                self._entry.key,
+            )
         kept_names = self._entry.settings["kept"]
         plan_schema = self._segments.schema(self._entry.plan_segment)
         kept = pa.schema([plan_schema.field(name) for name in kept_names])
@@ -138,6 +107,7 @@ class ResultsWriter:
                 first += block.num_rows
         if self.summary.rows != self._entry.row_count:
             raise AssertionError(f"{self.summary.rows} rows out for {self._entry.row_count} rows in")
+        self._invalid.warn()
         return writer.name
 
     def _block(self, block: pa.RecordBatch, outcomes: pa.Table, first: int) -> "list[pa.Array]":
@@ -152,7 +122,6 @@ class ResultsWriter:
         models = self._models(block)
         answers, verdicts = self._verdicts(row_ids, problems, taken)
         status, validated, error, name, category, raw = verdicts
-        self.summary.rows += rows
         self.summary.resubmitted_rows += int((attempts > 1).sum())
         settings = self._entry.settings
         system: dict[str, Any] = {
@@ -177,32 +146,26 @@ class ResultsWriter:
             made.append(_array(column, wanted.type))
         return made
 
-    def _verdicts(
-        self, row_ids: pa.Array, problems: pa.Array, final: pa.Table
-    ) -> "tuple[list[Sequence[Any]], list[Sequence[Any]]]":
+    def _verdicts(self, row_ids: pa.Array, problems: pa.Array, final: pa.Table) -> "tuple[list[Any], list[Any]]":
         """The answer columns; and status, validated, error, error name, error category and raw text of each row."""
-        answers: list[Sequence[Any]] = []
-        verdicts: list[tuple[Any, ...]] = []
+        judged = [_values(final.column(name)) for name in JUDGED]
+        verdicts = [
+            judge(self._validate, problem, *outcome)
+            for problem, outcome in zip(_values(problems), zip(*judged, strict=True), strict=True)
+        ]
+        named = [(at, v.name, v) for at, v in enumerate(verdicts) if v.name is not None]
+        self.summary.count(row_ids, named)
+        self._invalid.count(final, named)
         nothing = (None,) * len(self._output.arrow_schema)
-        counts_as_valid = not self._output.is_text
-        judged = (_values(final.column(name)) for name in JUDGED)
-        for problem, outcome in zip(_values(problems), zip(*judged, strict=True), strict=True):
-            answer, status, error, name, category = self._verdict(problem, *outcome)
-            if answer is not None:
-                answers.append(answer)
-                verdicts.append((status, counts_as_valid, error, name, category, None))
-                continue
-            answers.append(nothing)
-            verdicts.append((status, False, error, name, category, outcome[1]))
-            problem_name = name or status
-            samples = self.summary.samples.setdefault(problem_name, [])
-            self.summary.errors[problem_name] += 1
-            if len(samples) < SAMPLES:
-                samples.append(row_ids[len(verdicts) - 1].as_py())
-        self.summary.statuses.update(verdict[0] for verdict in verdicts)
         if not verdicts:
             return [[] for _ in nothing], [[] for _ in range(6)]
-        return list(zip(*answers, strict=True)), list(zip(*verdicts, strict=True))
+        answers = zip(*(nothing if v.answer is None else v.answer for v in verdicts), strict=True)
+        valid, status, error, name, category = zip(*verdicts, strict=True)
+        # what a stored schema accepts was not validated by the output type, whose validators are code
+        by_type = not (self._output.is_text or self.summary.stored_schema)
+        validated = [by_type and answer is not None for answer in valid]
+        raw = [text if answer is None else None for answer, text in zip(valid, judged[TEXT], strict=True)]
+        return list(answers), [status, validated, error, name, category, raw]
 
     def _models(self, block: pa.RecordBatch) -> pa.Array:
         """The model each row was asked of."""
@@ -230,36 +193,8 @@ class ResultsWriter:
         self.summary.unpriced_rows += int(np.isnan(costs).sum())
         return pa.array(costs, from_pandas=True)
 
-    def _verdict(
-        self,
-        problem: "str | None",
-        kind_name: "str | None",
-        text: "str | None",
-        category: "str | None",
-        message: "str | None",
-        code: "str | None",
-    ) -> "tuple[Sequence[Any] | None, str, str | None, str | None, str | None]":
-        """(answer columns, status, error, error name, error category) of one row."""
-        if problem is not None or kind_name is None:
-            name, why = _plan_problem(problem)
-            return None, REVIEW, problem or "never sent", name, why.value
-        if kind_name == ANSWER:
-            found = self._validate(text or "")
-            if isinstance(found, Invalid):
-                return None, FAILED, found.message, found.problem.value, ErrorCategory.VALIDATION_ERROR.value
-            if found.recovered:
-                self.summary.recovered_rows += 1
-            return found.values, SUCCEEDED, None, found.recovered, None
-        kind = OutcomeKind(kind_name)
-        category = category or _CATEGORIES.get(kind, ErrorCategory.UNKNOWN).value
-        if kind in PAID_FINAL:
-            return None, FAILED, _REASONS[kind], kind.value, category
-        return None, REVIEW, message or code or kind.value, kind.value, category
 
-
-ANSWER = OutcomeKind.ANSWER.value
-JUDGED = ("kind", "text", "error_category", "error_message", "error_code")
-"""The columns of an outcome that decide about its row."""
+TEXT = JUDGED.index("text")
 _PAID = [kind.value for kind in PAID_FINAL]
 
 
@@ -286,22 +221,10 @@ def _final(at: "np.ndarray", outcomes: pa.Table, rows: int) -> "np.ndarray":
     return final
 
 
-_REASONS = {
-    OutcomeKind.REFUSAL: "the model declined to answer",
-    OutcomeKind.TRUNCATED: "the answer was cut off at the output token limit: raise it in params",
-    OutcomeKind.EMPTY: "the reply holds no text",
-}
-_CATEGORIES = {
-    OutcomeKind.REFUSAL: ErrorCategory.REFUSED,
-    OutcomeKind.TRUNCATED: ErrorCategory.TRUNCATED,
-    OutcomeKind.EMPTY: ErrorCategory.EMPTY,
-}
-
-
-def _plan_problem(problem: "str | None") -> "tuple[str, ErrorCategory]":
-    if problem is not None and problem.startswith(TOO_LARGE):
-        return "row_too_large", ErrorCategory.TOO_LARGE
-    return ("prompt_failed", ErrorCategory.CLIENT_ERROR) if problem else ("never_sent", ErrorCategory.UNKNOWN)
+def output_of(settings: "Mapping[str, Any]", today: "OutputSchema | None") -> OutputSchema:
+    """The output type a plan was made with: today's code where it still says the same, else the stored schema."""
+    stored = OutputSchema.from_json(settings["output"])
+    return today if today is not None and today.matches(stored) else stored
 
 
 def read_results(segments: SegmentStore, name: str) -> pa.RecordBatchReader:

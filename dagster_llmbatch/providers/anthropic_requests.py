@@ -62,7 +62,10 @@ def refuse_unbatchable(params: "Mapping[str, Any]") -> None:
     if isinstance(bill_to, dict) and bill_to.get("bill_to", "self") != "self":
         found.append("billing_policy")
     if found:
-        raise ConfigurationError(f"params {found} cannot be used in Anthropic's batches; remove them or use realtime.")
+        raise ConfigurationError(
+            f"params {found} cannot be used in Anthropic's batches. Remove them, or call LLMBatchResource.complete for each "
+            "row."
+        )
 
 
 def betas_of(params: "Mapping[str, Any]") -> "list[str]":

@@ -187,7 +187,7 @@ class OpenAIBatchProvider:
     def _expect_batches(self) -> None:
         if not self._batches:
             raise NotBatchCapableError(
-                f"{self.name} has no batch endpoints (batches=False): its rows can only be asked in realtime."
+                f"{self.name} has no batch endpoints (batches=False). Call LLMBatchResource.complete for each row."
             )
 
 

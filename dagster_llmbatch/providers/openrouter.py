@@ -278,11 +278,11 @@ def _explained(error: RejectedError, model: str) -> RejectedError:
     if error.code != NO_BATCH_ENDPOINT:
         return error
     return RejectedError(
-        f"openrouter: {model} has no batch endpoint for this account. Nothing was bought. Take another model, or ask in "
-        "realtime.",
+        f"openrouter: {model} has no batch endpoint for this account. Nothing was bought. Take another model, or call "
+        "LLMBatchResource.complete for each row.",
         provider=error.provider,
         status_code=error.status_code,
         code=error.code,
         category=error.category,
-        hint="Take a model that OpenRouter can batch, or ask in realtime.",
+        hint="Take a model that OpenRouter can batch, or call LLMBatchResource.complete for each row.",
     )

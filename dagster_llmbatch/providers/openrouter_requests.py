@@ -97,7 +97,8 @@ def _refuse_realtime_only(body: "Mapping[str, Any]") -> None:
     ]
     if found:
         raise NotBatchCapableError(
-            f"openrouter takes in realtime calls only: {', '.join(found)}. Remove it, or ask in realtime."
+            f"openrouter takes in realtime calls only: {', '.join(found)}. Remove it, or call "
+            "LLMBatchResource.complete for each row."
         )
 
 

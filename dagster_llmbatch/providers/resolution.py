@@ -136,7 +136,7 @@ class _Obstacle:
 
     error: "type[ConfigurationError]"
     why: str
-    advice: str = 'ask for the rows in realtime (policy="realtime")'
+    advice: str = "call LLMBatchResource.complete for each row"
 
 
 @dataclass(frozen=True)

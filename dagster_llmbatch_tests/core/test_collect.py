@@ -223,6 +223,44 @@ def test_gaps_and_strangers_are_said_in_the_log(segments: SegmentStore, caplog: 
     assert "SECRET" not in caplog.text
 
 
+def broken(custom_id: str, category: "ErrorCategory | None") -> Outcome:
+    """An error line whose message must not be repeated."""
+    return Outcome(custom_id, OutcomeKind.PROVIDER_ERROR, error_category=category, error_message="SECRET")
+
+
+@pytest.mark.parametrize(
+    ("results", "ended", "said"),
+    [
+        (
+            [broken("a", ErrorCategory.RATE_LIMIT), broken("b", ErrorCategory.AUTH), broken("c", ErrorCategory.AUTH)],
+            status(),
+            "batch batch_1 (completed): 3 of 3 requests failed at openai: 2 auth, 1 rate_limit.",
+        ),
+        ([answer("a"), answer("b"), broken("c", None)], status(), "1 of 3 requests failed at openai: 1 unknown."),
+        ([answer("a")], status(BatchState.EXPIRED), "2 of 3 requests failed at openai: 2 expired."),
+        ([answer("a")], status(BatchState.CANCELLED), "2 of 3 requests failed at openai: 2 cancelled."),
+        ([], status(BatchState.FAILED, error_message="SECRET"), "3 of 3 requests failed at openai: 3 client_error."),
+        ([answer("a")], status(), None),
+        ([answer("a"), Outcome("b", OutcomeKind.REFUSAL), Outcome("c", OutcomeKind.EMPTY)], status(), None),
+    ],
+    ids=["by category", "no category", "expired", "cancelled", "failed as a whole", "missing", "answered badly"],
+)
+def test_failures_at_the_provider_are_counted_by_category(
+    segments: SegmentStore,
+    caplog: pytest.LogCaptureFixture,
+    results: "list[Outcome]",
+    ended: BatchStatus,
+    said: "str | None",
+) -> None:
+    """One warning a batch, the most frequent category first, without the provider's text; none for what the model said."""
+    with caplog.at_level(logging.WARNING):
+        collected(segments, Files(results), ended)
+    found = [record.getMessage() for record in caplog.records if "requests failed at" in record.getMessage()]
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+    assert "SECRET" not in caplog.text
+
+
 def test_a_failed_batch_without_files_is_not_downloaded(segments: SegmentStore) -> None:
     """Nothing ran: the provider is not asked for results."""
     provider = Files([answer("a")])

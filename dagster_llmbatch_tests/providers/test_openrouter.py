@@ -145,7 +145,7 @@ def test_what_decides_an_answer_is_the_same_for_both_names() -> None:
 def test_what_only_realtime_takes(model: str, params: "dict[str, Any]") -> None:
     """Refused for a batch, and sent as it is in realtime."""
     template = RequestTemplate(model, params=params)
-    with pytest.raises(NotBatchCapableError, match="realtime"):
+    with pytest.raises(NotBatchCapableError, match=r"LLMBatchResource\.complete"):
         OpenRouterEncoder(template)
     api = Api(always(reply()))
     api.provider.complete(template, "Hi")

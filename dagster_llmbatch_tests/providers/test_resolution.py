@@ -192,7 +192,7 @@ RAISES: "dict[str, tuple[str, dict[str, Any], type[ConfigurationError], str]]" =
         MINI,
         {"configured": {"openai": NO}},
         CANNOT,
-        "it is a test.*policy=.realtime.*or configure openrouter with an API key",
+        "it is a test.*LLMBatchResource.complete.*or configure openrouter with an API key",
     ),
     "the entry says it cannot, and OpenRouter has no key": (
         "fast",
@@ -200,7 +200,12 @@ RAISES: "dict[str, tuple[str, dict[str, Any], type[ConfigurationError], str]]" =
         CANNOT,
         "supports_async_batch=False.*configure openrouter",
     ),
-    "neither can": (MINI, {"configured": {"openai": NO, "openrouter": NO}}, CANNOT, "cannot batch.*policy=.realtime"),
+    "neither can": (
+        MINI,
+        {"configured": {"openai": NO, "openrouter": NO}},
+        CANNOT,
+        "cannot batch.*LLMBatchResource.complete",
+    ),
     "a compatible server without batches stays in the house": (
         f"{LOCAL}:meta-llama/llama-3.3-70b-instruct",
         {"configured": {LOCAL: NO, "openrouter": YES}},

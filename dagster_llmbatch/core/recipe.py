@@ -7,6 +7,7 @@ from typing import Any
 from dagster_llmbatch.core.by_row import ByRow
 from dagster_llmbatch.core.identity import canonical_json, digest
 from dagster_llmbatch.core.prompt import Prompt, prompt_source
+from dagster_llmbatch.core.row_ids import IdColumn
 from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.schemas.output import OutputSchema
 
@@ -27,7 +28,7 @@ class Recipe:
     output: OutputSchema
     system: "str | None" = None
     params: "Mapping[str, Any]" = field(default_factory=dict)
-    id_column: "str | None" = None
+    id_column: "IdColumn | None" = None
     keep_columns: "tuple[str, ...] | None" = None
     """Input columns carried into the result; None: all."""
     by_row: "Mapping[str, ByRow]" = field(default_factory=dict)

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 
-from dagster_llmbatch.core.recipe import FORMAT_VERSION
 from dagster_llmbatch.errors import UnportableSchemaError
 from dagster_llmbatch.schemas.output import OutputSchema
 from dagster_llmbatch.simulator.server import SimulatorServer
@@ -39,9 +38,3 @@ def test_an_output_the_provider_cannot_take_names_asset_and_partition(
     assert (caught.value.provider, "next" in caught.value.path) == ("anthropic", True)
     assert simulator.book.calls.total() == 0
     assert shop.ledger.latest_entry(KEY) is None
-
-
-def test_a_plan_says_its_format(shop: Shop) -> None:
-    """The ledger keeps which layout the plan has."""
-    entry, _ = shop.open("r1")
-    assert entry.settings["format"] == FORMAT_VERSION

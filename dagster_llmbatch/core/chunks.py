@@ -49,10 +49,10 @@ def split(
     Args:
         requests: in row order.
         limits: the provider's.
-        max_requests: a smaller count than the provider's; None: the provider's.
+        max_requests: the user's count, up to the provider's limit; None: what is usual at the provider.
         path_for: the file for the chunk of this number.
     """
-    most = min(limits.max_requests, max_requests or limits.max_requests)
+    most = min(limits.max_requests, max_requests or limits.usual_requests or limits.max_requests)
     open_chunks: dict[str, _Open] = {}
     number = 0
     for group, row, custom_id, line in requests:

@@ -21,7 +21,8 @@ class Recipe:
 
     asset: str
     """The asset key as a user writes it, for errors."""
-    provider: str
+    provider: "str | None"
+    """None: `model` is a name in the resource's `models`, which only a run can look up."""
     model: str
     """The provider's model id, without the provider prefix."""
     prompt: Prompt
@@ -41,7 +42,7 @@ class Recipe:
     @property
     def model_string(self) -> str:
         """The model as a user writes it."""
-        return f"{self.provider}:{self.model}"
+        return self.model if self.provider is None else f"{self.provider}:{self.model}"
 
     def code_version(self) -> str:
         """A digest of what would change the answers: model, prompt, system, params, output schema, our format."""
@@ -53,7 +54,7 @@ class Recipe:
             ) from None
         return digest(
             str(FORMAT_VERSION),
-            self.provider,
+            self.provider or "",
             self.model,
             prompt_source(self.prompt),
             self.system or "",

@@ -20,7 +20,7 @@ def test_a_handle_says_its_version() -> None:
     assert stored["version"] == HANDLE_VERSION == 1
     assert BatchHandle.from_json(stored) == handle
     assert BatchHandle.from_json({name: value for name, value in stored.items() if name != "version"}) == handle
-    with pytest.raises(InputError, match="batch_1 has version 2.*Upgrade"):
+    with pytest.raises(InputError, match=r"batch_1 has version 2.*Upgrade"):
         BatchHandle.from_json({**stored, "version": 2})
 
 
@@ -52,7 +52,7 @@ def test_a_plan_says_its_format_and_a_later_one_is_refused(shop: Shop) -> None:
     entry, _ = shop.open("r1")
     assert entry.settings["format"] == FORMAT_VERSION
     change(shop, tables.entries.update().values(settings={**entry.settings, "format": FORMAT_VERSION + 1}))
-    with pytest.raises(LedgerVersionError, match="format 2.*Nothing was spent"):
+    with pytest.raises(LedgerVersionError, match=r"format 2.*Nothing was spent"):
         shop.advance(entry, "r1")
     newer, _ = shop.open("r2", table(3))
     with pytest.raises(LedgerVersionError, match="format 2"):

@@ -37,6 +37,7 @@ def main() -> None:
         storage_path=str(work / "segments"),
         poll_interval=0.05,
         poll_backoff=1.0,
+        max_requests_per_batch=50_000,  # the floor's batches
     )
     home = work / "results"  # where the default IO manager writes
     home.mkdir(exist_ok=True)

@@ -6,18 +6,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import dagster as dg
+import pyarrow as pa
 from pydantic import BaseModel
 
 from dagster_llmbatch import metadata
 from dagster_llmbatch.core.by_row import ByRow, check_by_row
 from dagster_llmbatch.core.prompt import check_template
 from dagster_llmbatch.core.recipe import Recipe
+from dagster_llmbatch.core.results import system_fields
+from dagster_llmbatch.core.row_ids import IdColumn, check_id_column
 from dagster_llmbatch.dagster_internals import resource_parameters
 from dagster_llmbatch.errors import ConfigurationError, UnportableSchemaError
 from dagster_llmbatch.io_manager import ParquetIOManager
 from dagster_llmbatch.partition_run import LLMBatchAsset, Wait, run_partition
+from dagster_llmbatch.provider_config import is_alias
 from dagster_llmbatch.providers.contract import EXTRAS
 from dagster_llmbatch.providers.registry import parse_model
+from dagster_llmbatch.resource import BatchOptions, check_options
 from dagster_llmbatch.schemas.output import OutputSchema
 
 IO_MANAGER_KEY = "llm_batch_parquet_io_manager"
@@ -33,17 +38,18 @@ def llm_batch_asset(
     asset: "dg.AssetSpec | dg.AssetKey | str | Sequence[str] | None" = None,
     *,
     model: str,
-    prompt: "str | Callable[[dict[str, Any]], Any]",
+    prompt: "str | Callable[..., Any]",
     output: "type[BaseModel] | Mapping[str, Any] | None" = None,
     system: "str | None" = None,
     params: "Mapping[str, Any] | None" = None,
-    id_column: "str | None" = None,
+    id_column: "IdColumn | None" = None,
     keep_columns: "Sequence[str] | None" = None,
     row_model: "ByRow | None" = None,
     row_system: "ByRow | None" = None,
     row_params: "ByRow | None" = None,
     extras: "Sequence[str]" = (),
     batch_provider: "str | None" = None,
+    batch_options: "BatchOptions | None" = None,
     policy: Policy = "auto",
     batch_above: int = 20,
     wait: Wait = "suspend",
@@ -74,21 +80,27 @@ def llm_batch_asset(
 
     Args:
         asset: asset key or AssetSpec; the function's name where it is left out.
-        model: "provider:model"; everything after the first colon is the provider's model id.
+        model: "provider:model"; everything after the first colon is the provider's model id. Or a name in the resource's
+            `models`, which is looked up, and the output type held against its provider, when a run begins.
         prompt: a Jinja2 template over the row's columns (sandboxed; an undefined name is an error), or a function of the
-            row as a dict that returns text, or content parts: TextPart, ImagePart, DocumentPart, or a list of them.
+            row as a dict that returns text, or content parts: TextPart, ImagePart, DocumentPart, or a list of them. The
+            row's number from 0 in the partition's input is `row_index` in a template that has no such column, and a
+            second argument of a function that takes two. With it in the prompt, rows that move are bought again.
         output: a pydantic model, a JSON Schema, or None for plain text (column `text`).
         system: system prompt, the same for each row.
         params: passed through to the provider, such as temperature or max_output_tokens.
-        id_column: an integer or text column that names each row; None: the row number, with a warning.
+        id_column: an integer or text column that names each row, or a function of the row that makes such a name; None:
+            the row number, with a warning.
         keep_columns: input columns carried into the result; None: all.
         row_model, row_system, row_params: the name of a column, or a function of the row, that gives a row a model of the
-            same provider ("provider:model"), a system prompt or params of its own; null: the asset's. Params come over the
+            same provider (as `model`), a system prompt or params of its own; null: the asset's. Params come over the
             asset's one by one. Rows are grouped into batches as the provider needs.
         extras: further fields of the reply as columns: reasoning, tool_calls, logprobs, grounding, response (the whole
             reply); each becomes `llm_` and its name, mostly JSON text.
         batch_provider: the provider whose batch API is used, such as "openrouter"; None: the model's vendor where it is
             configured, else OpenRouter, which is said in the run's log and metadata.
+        batch_options: what of the resource is different for this asset: max_requests_per_batch, max_attempts,
+            poll_interval, poll_backoff, poll_interval_max, on_reclaim.
         policy: "batch" or "auto". Until the realtime lane exists, both mean batch, and the metadata says so.
         batch_above: rows from which "auto" takes the batch.
         wait: "suspend" lets the run end while the provider works; "block" waits in the run.
@@ -118,7 +130,7 @@ def llm_batch_asset(
             prompt=prompt,
             system=system,
             params=dict(params or {}),
-            id_column=id_column,
+            id_column=check_id_column(id_column, asset=name),
             keep_columns=None if keep_columns is None else tuple(keep_columns),
             by_row=check_by_row(
                 {"row_model": row_model, "row_system": row_system, "row_params": row_params}, asset=name
@@ -126,12 +138,16 @@ def llm_batch_asset(
             extras=_extras(extras, name),
             batch_provider=batch_provider,
         )
-        described = LLMBatchAsset(spec.key, recipe, policy, batch_above, wait, streams=io_manager_key is None)
+        options = check_options(batch_options or {}, asset=name)
+        described = LLMBatchAsset(
+            spec.key, recipe, policy, batch_above, wait, streams=io_manager_key is None, batch_options=options
+        )
         found_ins = _ins(function, ins or {}, resource_key)
         spec = spec.merge_attributes(
             deps=[*_deps(found_ins), *(deps or [])],
             metadata={
                 **metadata.definition_metadata(model, policy),
+                **_columns(recipe, spec),
                 "llmbatch/batch_above": batch_above,
                 WARN_ABOVE: warn_above,
                 FAIL_ABOVE: fail_above,
@@ -139,7 +155,7 @@ def llm_batch_asset(
             },
             owners=list(owners or []),
             tags=dict(tags or {}),
-            kinds={*_KINDS.get(recipe.provider, ()), "parquet"} if kinds is None else kinds,
+            kinds={*_KINDS.get(recipe.provider or "", ()), "parquet"} if kinds is None else kinds,
         )
         changes: dict[str, Any] = {
             "group_name": group_name,
@@ -216,14 +232,25 @@ def _upstream_key(upstream: Any) -> dg.AssetKey:
 
 def _recipe(name: str, model: str, output: Any, **asked: Any) -> Recipe:
     """The recipe, with everything refused that can never work."""
-    provider, model_id = parse_model(model, asset=name)
+    provider, model_id = (None, model) if is_alias(model) else parse_model(model, asset=name)
     schema = OutputSchema.compile(output, asset=name)
-    try:
-        schema.for_provider(asked["batch_provider"] or provider)
-    except UnportableSchemaError as error:
-        raise UnportableSchemaError(f"{name}: {error}", path=error.path, provider=error.provider) from None
+    batches_at = asked["batch_provider"] or provider
+    if batches_at is not None:  # else the plan asks, which knows what the resource calls by this name
+        try:
+            schema.for_provider(batches_at)
+        except UnportableSchemaError as error:
+            raise UnportableSchemaError(f"{name}: {error}", path=error.path, provider=error.provider) from None
     check_template(asked["prompt"], asset=name)
     return Recipe(asset=name, provider=provider, model=model_id, output=schema, **asked)
+
+
+def _columns(recipe: Recipe, spec: dg.AssetSpec) -> "dict[str, Any]":
+    """The Columns tab before the first materialization: the output's and the system columns. What is kept of the input is
+    known only with the input; the materialization has all."""
+    if "dagster/column_schema" in spec.metadata:
+        return {}
+    fields = [*recipe.output.arrow_schema, *system_fields(recipe.extras)]
+    return {"dagster/column_schema": metadata.column_schema(pa.schema(fields))}
 
 
 def _extras(extras: "Sequence[str]", name: str) -> "tuple[str, ...]":

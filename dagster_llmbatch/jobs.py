@@ -40,7 +40,7 @@ def build_llm_batch_jobs(*, resource_key: str = RESOURCE_KEY) -> "list[dg.JobDef
                 for batch in ledger.batches(entry.id):
                     provider = clients.of(batch.provider)
                     if batch.phase is BatchPhase.SUBMITTED:
-                        poll(batch, provider=provider, ledger=ledger, policy=resource.policy(), now=time.time)
+                        poll(batch, provider=provider, ledger=ledger, policy=resource.policy_of(entry), now=time.time)
                     found = ledger.batch(batch.id)
                     if found.phase is BatchPhase.ENDED:
                         extras = entry.settings.get("extras", ())

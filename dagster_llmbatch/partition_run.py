@@ -1,8 +1,8 @@
 """One run of one partition: claim a generation, advance it, and publish or suspend."""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from dagster_llmbatch.core.results import read_results
 from dagster_llmbatch.errors import ConfigurationError, NobodyWakesError
 from dagster_llmbatch.ledger.records import CancelReason, Entry, EntryKey
 from dagster_llmbatch.replays import is_counted_elsewhere
-from dagster_llmbatch.resource import LLMBatchResource, failures
+from dagster_llmbatch.resource import BATCH_OPTIONS, LLMBatchResource, failures
 from dagster_llmbatch.run_log import forwarded_to
 
 Wait = Literal["suspend", "block"]
@@ -40,6 +40,8 @@ class LLMBatchAsset:
     wait: Wait
     streams: bool
     """Whether its IO manager takes a stream of record batches."""
+    batch_options: "Mapping[str, Any]" = field(default_factory=dict)
+    """What it says differently from the resource (BatchOptions)."""
 
 
 def run_partition(
@@ -54,7 +56,7 @@ def run_partition(
     """
     with failures():
         key = EntryKey(resource.namespace, asset.key.to_user_string(), _partition(context, asset))
-        with resource.workplace(context.instance) as work:
+        with resource.workplace(context.instance, options=asset.batch_options) as work:
             # closed before the yield: a generator's context variables are its caller's
             with forwarded_to(context.log):
                 progress, notes = _go_on(context, asset, resource, key, work, load_rows)
@@ -148,7 +150,9 @@ def _entry(
     )
     # why it was chosen is kept with the plan and is no part of its digest: the same question in other words is the same
     because = {"provider": where.reason, "lane": _lane_reason(asset, plan.row_count), "warnings": list(where.warnings)}
-    plan = replace(plan, settings={**plan.settings, "chosen_because": because})
+    # and so are the asset's options: the sensor polls by them
+    options = {BATCH_OPTIONS: dict(asset.batch_options)} if asset.batch_options else {}
+    plan = replace(plan, settings={**plan.settings, "chosen_because": because, **options})
     if asset.recipe.id_column is None:
         context.log.warning("%s: no id_column, so rows are known by their number; set one.", key)
     entry, how = claim(key, plan, run_id=run.run_id, lineage=lineage, ledger=work.ledger, now=work.now())

@@ -1,9 +1,13 @@
 """How each provider is reached, as Dagster config: keys from the environment, addresses, what differs by account."""
 
+import re
 from typing import Any, Literal
 
 import dagster as dg
 from pydantic import ConfigDict, Field
+
+from dagster_llmbatch.errors import ConfigurationError, UnknownProviderError
+from dagster_llmbatch.providers.resolution import ModelSpec, split_model
 
 
 class OpenAIConfig(dg.Config):
@@ -67,10 +71,14 @@ class OpenAICompatibleConfig(dg.Config):
 
 
 class ModelConfig(dg.Config):
-    """What is known of one model that its name does not say."""
+    """A model under a name of your own, or what is known of a model that its name does not say."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    provider: str | None = Field(
+        default=None, description="The model's provider, such as openai or compatible/NAME: under a name of your own."
+    )
+    model: str | None = Field(default=None, description="The provider's model id: under a name of your own.")
     batch_provider: str | None = Field(
         default=None, description="The provider that batches the model, such as openrouter; None: its vendor."
     )
@@ -80,6 +88,42 @@ class ModelConfig(dg.Config):
     openrouter_model: str | None = Field(
         default=None, description="The model's slug at OpenRouter, where that does not follow from its name."
     )
+
+    def spec(self, name: str) -> ModelSpec:
+        """What it says of the model `name`. Raises ConfigurationError where nothing could ever use it."""
+        where = f"LLMBatchResource(models=...), {name!r}"
+        if is_alias(name):
+            if self.provider is None or self.model is None:
+                raise ConfigurationError(
+                    f"{where}: a name of your own needs provider and model; what is known of a provider's model stands under "
+                    '"provider:model".'
+                )
+            provider, model = self.provider, self.model
+        else:
+            try:
+                provider, model = split_model(name)
+            except UnknownProviderError as error:
+                raise UnknownProviderError(f"{where}: nothing would use it. {error}") from None
+            if self.provider is not None or self.model is not None:
+                raise ConfigurationError(f"{where}: provider and model stand in the name; leave them out.")
+        return ModelSpec(provider, model, self.batch_provider, self.supports_async_batch, self.openrouter_model)
+
+
+_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def is_alias(model: str) -> bool:
+    """Whether a model is named by a name of the user's, of letters, digits, "_", "." and "-", and not as "provider:model"."""
+    return _ALIAS.fullmatch(model) is not None
+
+
+def check_models(models: "dict[str, ModelConfig]") -> "dict[str, ModelConfig]":
+    """The models as given. Raises ConfigurationError for an entry that nothing could ever use, such as a mistyped one."""
+    for name, config in models.items():
+        values = (config.provider, config.model, config.batch_provider, config.openrouter_model)
+        if not any(isinstance(value, dg.EnvVar) for value in values):  # those are checked once they have their values
+            config.spec(name)
+    return models
 
 
 class PriceConfig(dg.Config):

@@ -6,77 +6,51 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import dagster as dg
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, ValidationError
 
 from dagster_llmbatch import dagster_internals as internals
 from dagster_llmbatch.core import single_batch
 from dagster_llmbatch.core.advance import Workplace
-from dagster_llmbatch.core.pricing import Price, PriceBook
 from dagster_llmbatch.core.recipe import Policy
 from dagster_llmbatch.core.single_batch import LLMRequest, LLMResult, Output
-from dagster_llmbatch.errors import InputError, LedgerNotDurableError, LLMBatchError, MissingApiKeyError
+from dagster_llmbatch.errors import ConfigurationError, InputError, LedgerNotDurableError, LLMBatchError
+from dagster_llmbatch.ledger.records import Entry
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger
-from dagster_llmbatch.provider_config import (
-    AnthropicConfig,
-    GeminiConfig,
-    ModelConfig,
-    OpenAICompatibleConfig,
-    OpenAIConfig,
-    OpenRouterConfig,
-    PriceConfig,
-    key_alone,
-)
-from dagster_llmbatch.providers.contract import BatchHandle, BatchProvider, BatchStatus
-from dagster_llmbatch.providers.registry import COMPATIBLE, PROVIDERS, how_to_configure, make_provider
-from dagster_llmbatch.providers.resolution import BatchAbility, ModelSpec, Resolution, ability_at, resolve, split_model
+from dagster_llmbatch.provider_resource import ProviderResource
+from dagster_llmbatch.providers.contract import BatchHandle, BatchStatus
 
 WORKING_FOLDER = ".llmbatch"
 """Where the ledger goes when the Dagster home is temporary."""
 
 
-class Clients:
-    """One client a provider, made when it is first needed."""
+class BatchOptions(TypedDict, total=False):
+    """What an asset may say differently from its LLMBatchResource, by the names of the resource's fields."""
 
-    def __init__(self, make: "Callable[[str], BatchProvider]") -> None:
-        self._make = make
-        self._made: dict[str, BatchProvider] = {}
-
-    def of(self, provider: str) -> BatchProvider:
-        """The client of a provider by name. Raises MissingApiKeyError where it is not configured."""
-        if provider not in self._made:
-            self._made[provider] = self._make(provider)
-        return self._made[provider]
-
-    def close(self) -> None:
-        """Close all connections."""
-        for client in self._made.values():
-            client.close()
+    max_requests_per_batch: int
+    max_attempts: int
+    poll_interval: float
+    poll_backoff: float
+    poll_interval_max: float
+    on_reclaim: Literal["adopt", "resubmit"]
+    on_queue_full: Literal["wait", "fail"]
 
 
-class LLMBatchResource(dg.ConfigurableResource):
+OPTION_NAMES = tuple(BatchOptions.__annotations__)
+BATCH_OPTIONS = "batch_options"
+"""Where a plan's settings keep its asset's options."""
+
+
+class LLMBatchResource(ProviderResource):
     """Runs prompts over tables through a provider's batch API, and remembers in a ledger what was paid for.
 
     The ledger is SQLite in the Dagster home, or the PostgreSQL database of the Dagster instance where it has one; the
     segments (requests, answers) are Parquet files beside it, or below `storage_path`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    openai: OpenAIConfig | None = Field(default=None, description="OpenAI: at least its api_key.")
-    anthropic: AnthropicConfig | None = Field(default=None, description="Anthropic: at least its api_key.")
-    gemini: GeminiConfig | None = Field(default=None, description="Google Gemini: at least its api_key.")
-    openrouter: OpenRouterConfig | None = Field(default=None, description="OpenRouter: at least its api_key.")
-    compatible: dict[str, OpenAICompatibleConfig] = Field(
-        default={},
-        description="Servers that speak OpenAI's API, by a name of your own; their models are compatible/NAME:model.",
-    )
-    models: dict[str, ModelConfig] = Field(
-        default={}, description="What is known of a model that its name does not say, by model string."
-    )
     storage_path: str | None = Field(
         default=None,
         description="Folder or object store URL (s3://, gs://, az://) for the ledger's Parquet segments.",
@@ -92,10 +66,11 @@ class LLMBatchResource(dg.ConfigurableResource):
     poll_interval: float = Field(default=60.0, gt=0, description="Seconds before a batch is polled first.")
     poll_backoff: float = Field(default=1.5, ge=1, description="Factor from one poll interval to the next.")
     poll_interval_max: float = Field(default=600.0, gt=0, description="Longest poll interval, in seconds.")
-    request_timeout: float = Field(default=120.0, gt=0, description="Seconds one HTTP call may take.")
     max_attempts: int = Field(default=3, ge=1, description="Times a row may be sent before it goes to review.")
     max_requests_per_batch: int | None = Field(
-        default=None, ge=1, description="Most requests in one provider batch; None: the provider's own limit."
+        default=None,
+        ge=1,
+        description="Most requests in one provider batch, up to the provider's own limit; None: 5,000, at OpenRouter 500.",
     )
     on_reclaim: Literal["adopt", "resubmit"] = Field(
         default="adopt",
@@ -115,76 +90,25 @@ class LLMBatchResource(dg.ConfigurableResource):
         description='Whether terminating a run that waits in itself (wait="block") cancels its batches at the provider. '
         "What they finished is kept, and the next run of the partition goes on.",
     )
-    prices: dict[str, PriceConfig] = Field(
-        default={}, description="Batch prices of your own by model string, such as openai:my-finetune."
-    )
-    realtime_prices: dict[str, PriceConfig] = Field(
-        default={}, description="Prices of your own for realtime calls, by model string."
-    )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _keys_alone(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            for name in PROVIDERS:
-                values = key_alone(values, name)
-        return values
-
-    def policy(self) -> Policy:
-        """The rules about money and patience that follow from the configuration."""
+    def policy(self, options: "Mapping[str, Any] | None" = None) -> Policy:
+        """The rules about money and patience that follow from the configuration and an asset's BatchOptions."""
+        said: dict[str, Any] = {name: getattr(self, name) for name in OPTION_NAMES} | dict(options or {})
         return Policy(
-            max_attempts=self.max_attempts,
-            poll_first=self.poll_interval,
-            poll_factor=self.poll_backoff,
-            poll_max=max(self.poll_interval, self.poll_interval_max),
+            max_attempts=said["max_attempts"],
+            poll_first=said["poll_interval"],
+            poll_factor=said["poll_backoff"],
+            poll_max=max(said["poll_interval"], said["poll_interval_max"]),
             lease=max(900.0, 4 * self.request_timeout),
-            max_requests_per_batch=self.max_requests_per_batch,
-            on_reclaim=self.on_reclaim,
-            on_queue_full=self.on_queue_full,
+            max_requests_per_batch=said["max_requests_per_batch"],
+            on_reclaim=said["on_reclaim"],
+            on_queue_full=said["on_queue_full"],
             max_batches_in_progress=self.max_batches_in_progress,
         )
 
-    def configured(self) -> "dict[str, BatchAbility]":
-        """The providers that can be reached, and what their addresses and our configuration tell of their batches."""
-        found: dict[str, BatchAbility] = {}
-        for name in PROVIDERS:
-            config = getattr(self, name)
-            if config is not None and config.api_key:
-                found[name] = ability_at(config.base_url)
-        for name, server in self.compatible.items():
-            without = BatchAbility(False, "its configuration says batches=False")
-            found[f"{COMPATIBLE}{name}"] = ability_at(server.base_url) if server.batches else without
-        return found
-
-    def provider(self, name: str) -> BatchProvider:
-        """The client of one provider. Raises MissingApiKeyError where it is not configured."""
-        if name.startswith(COMPATIBLE):
-            config = self.compatible.get(name.removeprefix(COMPATIBLE))
-        else:
-            config = getattr(self, name) if name in PROVIDERS else None
-        if config is None or not config.api_key:
-            raise MissingApiKeyError(f"LLMBatchResource cannot reach {name}: {how_to_configure(name)}")
-        options = {k: v for k, v in config.model_dump().items() if k != "api_key" and v is not None}
-        return make_provider(name, api_key=config.api_key, timeout=self.request_timeout, **options)
-
-    @contextmanager
-    def clients(self) -> "Iterator[Clients]":
-        """Clients of all providers, closed afterwards."""
-        found = Clients(self.provider)
-        try:
-            yield found
-        finally:
-            found.close()
-
-    def resolve(self, model: str, *, batch_provider: "str | None" = None) -> Resolution:
-        """Where a model is batched. Raises MissingApiKeyError or NotBatchCapableError."""
-        known = self.models.get(model)
-        spec = None if known is None else ModelSpec(*split_model(model), **known.model_dump())
-        try:
-            return resolve(model, batch_provider=batch_provider, spec=spec, configured=self.configured())
-        except MissingApiKeyError as error:
-            meant = batch_provider or (spec.batch_provider if spec else None) or split_model(model)[0]
-            raise MissingApiKeyError(f"{error} For {meant}: {how_to_configure(meant)}") from None
+    def policy_of(self, entry: Entry) -> Policy:
+        """The rules of a partition, by what was stored with its plan: for those who do not see its asset."""
+        return self.policy(entry.settings.get(BATCH_OPTIONS))
 
     def submit(self, requests: "Iterable[LLMRequest]", *, external_key: "str | None" = None) -> BatchHandle:
         """Create one provider batch, outside any asset and ledger; the handle is plain data (`to_json`, `from_json`).
@@ -194,7 +118,8 @@ class LLMBatchResource(dg.ConfigurableResource):
         Args:
             requests: what to ask.
             external_key: a name of your own for the batch. Called again with the same one after a crash or an
-                AmbiguousCreateError, the batch is found and not bought again, where the provider can search.
+                AmbiguousCreateError, the batch is found and not bought again. Anthropic and OpenRouter keep no name: there a
+                batch is known by its custom ids, so give each batch ids of its own.
         """
         with self.clients() as clients:
             asked = iter(requests)
@@ -249,14 +174,43 @@ class LLMBatchResource(dg.ConfigurableResource):
         with self.clients() as clients:
             return clients.of(handle.provider).cancel(handle)
 
+    def run_batch(
+        self,
+        requests: "Iterable[LLMRequest]",
+        *,
+        external_key: str,
+        extras: "Collection[str]" = (),
+        sleep: "Callable[[float], None]" = time.sleep,
+    ) -> "list[LLMResult]":
+        """`submit`, wait by the poll intervals, and give each request its result, in their order.
+
+        Args:
+            requests: of one batch, as of `submit`.
+            external_key: the batch's name. A call that was cut off finds the batch again by it and buys nothing, also
+                where it raised AmbiguousCreateError, or BatchUnprovenError: then the batch is not proven ours yet.
+            extras: as of `results`.
+            sleep: takes seconds.
+        """
+        asked = list(requests)
+        handle = self.submit(asked, external_key=external_key)
+        policy, prices = self.policy(), self.price_book()
+        interval: float | None = None
+        with self.clients() as clients:
+            provider = clients.of(handle.provider)
+            while not (status := provider.status(handle)).state.ended:
+                interval = policy.next_poll(interval)
+                sleep(interval)
+            found = single_batch.results_in_order(asked, status, provider, extras=extras)
+            return [single_batch.priced(r, prices, provider=handle.provider, mode="batch") for r in found]
+
     def complete(self, request: LLMRequest, *, extras: "Collection[str]" = ()) -> LLMResult:
         """One realtime call at the full price, validated. Asked once: an answer that is lost may have been billed."""
-        provider_name, model_id = split_model(request.model)
+        spec = self.model_spec(request.model)
         with self.clients() as clients:
             found = single_batch.complete(
-                request, clients.of(provider_name), model_id_of=lambda _: model_id, extras=extras
+                request, clients.of(spec.provider), model_id_of=lambda _: spec.model, extras=extras
             )
-        return single_batch.priced(found, self.price_book(), provider=provider_name, mode="realtime", model=model_id)
+        return single_batch.priced(found, self.price_book(), provider=spec.provider, mode="realtime", model=spec.model)
 
     def _model_id(self, provider: str, model: str) -> str:
         found = self.resolve(model)
@@ -276,11 +230,15 @@ class LLMBatchResource(dg.ConfigurableResource):
 
     @contextmanager
     def workplace(
-        self, instance: dg.DagsterInstance, *, now: "Callable[[], float]" = time.time
+        self,
+        instance: dg.DagsterInstance,
+        *,
+        options: "Mapping[str, Any] | None" = None,
+        now: "Callable[[], float]" = time.time,
     ) -> "Iterator[Workplace]":
-        """Everything one partition's work needs, closed afterwards."""
+        """Everything one partition's work needs, closed afterwards. `options`: its asset's BatchOptions."""
         with self.clients() as clients, self.ledger(instance) as (ledger, segments):
-            yield Workplace(clients.of, ledger, segments, self.policy(), self.price_book(), now=now)
+            yield Workplace(clients.of, ledger, segments, self.policy(options), self.price_book(), now=now)
 
     def is_in_working_folder(self, instance: dg.DagsterInstance) -> bool:
         """Whether the ledger goes to `.llmbatch/` because the Dagster home is temporary."""
@@ -307,13 +265,6 @@ class LLMBatchResource(dg.ConfigurableResource):
                 "PostgreSQL URL and storage_path an object store such as s3://bucket/llmbatch."
             )
 
-    def price_book(self) -> PriceBook:
-        """The prices of both lanes: `prices` and `realtime_prices`, then what genai-prices publishes."""
-        own = (
-            {n: Price(**p.model_dump()) for n, p in prices.items()} for prices in (self.prices, self.realtime_prices)
-        )
-        return PriceBook(*own)
-
 
 def _is_local(place: str) -> bool:
     scheme = place.split("://", 1)[0] if "://" in place else "file"
@@ -331,3 +282,17 @@ def failures() -> "Iterator[None]":
             metadata={"llmbatch/error": type(error).__name__},
             allow_retries=error.retryable,
         ) from error
+
+
+def check_options(options: "Mapping[str, Any]", *, asset: str) -> "dict[str, Any]":
+    """An asset's options. Raises ConfigurationError for other names, and for values that the resource would refuse."""
+    strange = sorted(set(options) - set(OPTION_NAMES))
+    if strange:
+        raise ConfigurationError(f"{asset}: batch_options has no {strange}; there are {list(OPTION_NAMES)}.")
+    try:
+        LLMBatchResource(**options)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name = ".".join(map(str, wrong["loc"]))
+        raise ConfigurationError(f"{asset}: batch_options, {name}: {wrong['msg']}.") from None
+    return dict(options)

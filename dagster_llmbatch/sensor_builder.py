@@ -16,7 +16,8 @@ from dagster_llmbatch.core.poll import poll
 from dagster_llmbatch.errors import LLMBatchError
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry, WaitingRun
 from dagster_llmbatch.ledger.sql_ledger import Ledger
-from dagster_llmbatch.resource import Clients, LLMBatchResource
+from dagster_llmbatch.provider_resource import Clients
+from dagster_llmbatch.resource import LLMBatchResource
 from dagster_llmbatch.run_log import forwarded_to
 from dagster_llmbatch.suspension import Became, Waker, groups
 
@@ -98,12 +99,12 @@ class Tick:
     def _poll(self) -> "set[str]":
         """Ask for the status of what is due; returns the entries that were looked at."""
         entries: set[str] = set()
-        policy = self._resource.policy()
         due = self._ledger.due_batches(self._resource.namespace, now=time.time(), limit=POLLS_PER_TICK)
         for batch in due:
             if time.monotonic() > self._ends:
                 break
             entries.add(batch.entry_id)
+            policy = self._resource.policy_of(self._ledger.entry(batch.entry_id))
             try:
                 look = poll(
                     batch, provider=self._clients.of(batch.provider), ledger=self._ledger, policy=policy, now=time.time

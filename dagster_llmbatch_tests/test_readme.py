@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from dagster_llmbatch import LLMBatchResource
+from dagster_llmbatch import LLMBatchResource, LLMRequest
 from dagster_llmbatch.core.results import SYSTEM_FIELDS
 from dagster_llmbatch.core.verdicts import ERROR_NAMES
 from dagster_llmbatch.simulator.server import SimulatorServer
@@ -71,6 +71,8 @@ def test_the_resource_snippet_reaches_every_provider(monkeypatch: pytest.MonkeyP
         seen.update(llm_batch.configured())
 
     found = python_snippet("compatible")["llm_batch"]
+    assert isinstance(found, LLMBatchResource)
+    assert found.model_spec("fast") == found.model_spec("openai:gpt-5-mini")
     assert dg.materialize([reached], resources={"llm_batch": found}).success
     assert seen == {"openai", "anthropic", "gemini", "openrouter", "compatible/vllm"}
 
@@ -82,6 +84,8 @@ def test_the_low_level_snippet_runs() -> None:
     with SimulatorServer() as simulator:
         resource = LLMBatchResource(openai={"api_key": "sk-test", "base_url": simulator.base_url})
         assert len(by_hand(resource)) == 2
+        requests = [LLMRequest("q-0", "A word that rhymes with day?", "openai:gpt-5-mini")]
+        assert [r.status for r in resource.run_batch(requests, external_key="rhymes-2")] == ["succeeded"]
 
 
 def test_yaml_snippets_parse() -> None:

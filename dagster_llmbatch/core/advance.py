@@ -39,6 +39,7 @@ from dagster_llmbatch.core.plan import Plan
 from dagster_llmbatch.core.poll import poll, status_of
 from dagster_llmbatch.core.pricing import PriceBook
 from dagster_llmbatch.core.recipe import Policy
+from dagster_llmbatch.core.requests import refuse_newer
 from dagster_llmbatch.core.results import ResultsWriter
 from dagster_llmbatch.core.reuse import reuse
 from dagster_llmbatch.core.row_states import RowStates
@@ -134,10 +135,13 @@ def advance(
     QueueFullError where the policy says so, RowsUnansweredError for an entry that failed.
     """
     entry = _newest(work.ledger.entry(entry_id), work.ledger)
+    refuse_newer(entry.settings, where=str(entry.key))
     if entry.state is not EntryState.PENDING:
         return _settled(entry, work)
     work.ledger.note_run(entry.id, run_id, now=work.now())
     older = work.ledger.entry(entry.predecessor_id) if entry.predecessor_id else None
+    if older is not None:
+        refuse_newer(older.settings, where=str(older.key))
     fences: dict[str, int] = {}
     try:
         for held in [entry, *([older] if older is not None and older.state is EntryState.PENDING else [])]:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_llmbatch.core.identity import canonical_json
-from dagster_llmbatch.core.text_forms import values_of
+from dagster_llmbatch.core.text_forms import rows_of
 from dagster_llmbatch.errors import ConfigurationError, InputError
 
 ByRow = str | Callable[[dict[str, Any]], Any]
@@ -57,8 +57,7 @@ class RowChoices:
 
     def read(self, block: pa.RecordBatch) -> "list[Own]":
         """One a row."""
-        columns = {name: values_of(block.column(name)) for name in block.schema.names}
-        return [self._one({name: values[at] for name, values in columns.items()}) for at in range(block.num_rows)]
+        return [self._one(row) for row in rows_of(block)]
 
     def _one(self, row: "dict[str, Any]") -> Own:
         found: dict[str, str | None] = {}

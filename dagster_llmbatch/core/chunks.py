@@ -51,7 +51,8 @@ class ChunkSize:
         A queue that was full while nothing else of the partition was out may be too short for the batch alone: half of that.
         While others are out, there will be room once they end.
         """
-        most = min(limits.max_requests, policy.max_requests_per_batch or limits.max_requests)
+        usual = policy.max_requests_per_batch or limits.usual_requests or limits.max_requests
+        most = min(limits.max_requests, usual)
         newest = max(batches, key=lambda b: b.intent_at, default=None)
         if newest is None or not was_queue_full(newest):
             return cls(most)

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_llmbatch.core.by_row import CHOICES, ModelIdOf, Own, RowChoices
 from dagster_llmbatch.core.cyclic_gc import cyclic_gc_paused
@@ -28,8 +26,9 @@ from dagster_llmbatch.core.requests import (
     SYSTEM,
     Askings,
 )
+from dagster_llmbatch.core.row_ids import id_name, refuse_repeated, row_ids
 from dagster_llmbatch.core.tables import open_rows
-from dagster_llmbatch.errors import ConfigurationError, InputError, NotBatchCapableError
+from dagster_llmbatch.errors import ConfigurationError, InputError, NotBatchCapableError, UnportableSchemaError
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers import content
 from dagster_llmbatch.providers.content import Content, Part
@@ -48,8 +47,6 @@ CHOICE_FIELDS = (pa.field(MODEL, pa.string()), pa.field(SYSTEM, pa.large_string(
 """What rows choose themselves, in plans where they may."""
 BLOCK_ROWS = 8192
 """Rows worked on at a time."""
-EXAMPLES = 5
-"""How many row ids an error quotes."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,22 @@ class Plan:
     """JSON kept in the ledger: what a continuation needs to work on the plan, whatever the code says by then."""
 
 
-def request_template(recipe: Recipe) -> RequestTemplate:
-    """What all requests of the asset share, in the provider's schema dialect."""
+def request_template(recipe: Recipe, provider: str, *, where: str) -> RequestTemplate:
+    """What all requests of the asset share, in the provider's schema dialect.
+
+    Raises UnportableSchemaError where it has none: the definition could not know which provider the model resolves to.
+    """
+    try:
+        schema = recipe.output.for_provider(provider)
+    except UnportableSchemaError as error:
+        raise UnportableSchemaError(
+            f"{where}: {error} Nothing was spent.", path=error.path, provider=error.provider
+        ) from None
     return RequestTemplate(
         model=recipe.model,
         system=recipe.system,
         params=dict(recipe.params),
-        schema=recipe.output.for_provider(recipe.provider),
+        schema=schema,
         schema_name=recipe.output.name,
     )
 
@@ -89,17 +95,18 @@ def plan_rows(
     """Render, fingerprint and store every row of `rows` (anything that speaks Arrow, or a path to Parquet).
 
     Args:
-        recipe: with the provider that is to be asked, and its id of the model.
-        model_id_of: reads the models that rows choose; None: "provider:model" of the recipe's provider.
+        recipe: with the id the model has at `provider`.
+        model_id_of: reads the models that rows choose; None: "provider:model" of `provider`.
 
-    Raises InputError for null or repeated ids, missing or clashing columns, and columns Parquet cannot hold.
+    Raises InputError for null or repeated ids, missing or clashing columns, and columns Parquet cannot hold;
+    UnportableSchemaError for an output type that `provider` cannot take.
     """
     where = f"{recipe.asset}, partition {partition}" if partition else recipe.asset
     reader = open_rows(rows, asset=where)
     kept = _kept_columns(recipe, reader.schema, where)
-    template = request_template(recipe)
+    template = request_template(recipe, provider.name, where=where)
     rows_planned = _RowPlanner(
-        recipe, Askings(provider, template), provider, reader.schema, model_id_of or _prefixed(recipe.provider), where
+        recipe, Askings(provider, template), provider, reader.schema, model_id_of or _prefixed(provider.name), where
     )
     schema = pa.schema([*(reader.schema.field(name) for name in kept), *rows_planned.fields])
     with segments.writer("plan", schema, row_group_rows=BLOCK_ROWS, where=where) as writer:
@@ -107,13 +114,13 @@ def plan_rows(
         for incoming in reader:
             for at in range(0, incoming.num_rows, BLOCK_ROWS):
                 block = incoming.slice(at, BLOCK_ROWS)
-                row_ids = _row_ids(block, recipe.id_column, first, where)
-                arrays = [*(block.column(name) for name in kept), row_ids, *rows_planned.plan(block, row_ids)]
+                ids = row_ids(block, recipe.id_column, first, where)
+                arrays = [*(block.column(name) for name in kept), ids, *rows_planned.plan(block, ids, first)]
                 writer.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
                 first += block.num_rows
     if recipe.id_column is not None:
         try:
-            _refuse_repeated(segments.table(writer.name, columns=[ROW_ID]).column(ROW_ID), recipe.id_column, where)
+            refuse_repeated(segments.table(writer.name, columns=[ROW_ID]).column(ROW_ID), recipe.id_column, where)
         except InputError:
             segments.delete(writer.name)
             raise
@@ -130,7 +137,7 @@ def plan_rows(
         },
         "output": recipe.output.to_json(),
         "kept": kept,
-        "id_column": recipe.id_column,
+        "id_column": None if recipe.id_column is None else id_name(recipe.id_column),
         **({"extras": list(recipe.extras)} if recipe.extras else {}),
     }
     return Plan(writer.name, digest(writer.digest, canonical_json(settings)), writer.rows, settings)
@@ -173,9 +180,9 @@ class _RowPlanner:
             *self._choice_fields.values(),
         )
 
-    def plan(self, block: pa.RecordBatch, row_ids: pa.Array) -> "list[pa.Array]":
-        """The columns of `fields` after the row id."""
-        rendered = self._renderer.render(block)
+    def plan(self, block: pa.RecordBatch, row_ids: pa.Array, first: int) -> "list[pa.Array]":
+        """The columns of `fields` after the row id. `first` is the number of the block's first row."""
+        rendered = self._renderer.render(block, first)
         chosen = self._choices.read(block) if self._has_choices else []
         if chosen:
             problems = [
@@ -281,7 +288,8 @@ TOO_LARGE = "request too large"
 
 def _kept_columns(recipe: Recipe, schema: pa.Schema, where: str) -> "list[str]":
     names = schema.names if recipe.keep_columns is None else list(recipe.keep_columns)
-    missing = [name for name in [*names, *([recipe.id_column] if recipe.id_column else [])] if name not in schema.names]
+    needed = [*names, *([recipe.id_column] if isinstance(recipe.id_column, str) else [])]
+    missing = [name for name in needed if name not in schema.names]
     if missing:
         raise InputError(f"{where}: the input has no column {missing}; it has {schema.names}.")
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -294,38 +302,3 @@ def _kept_columns(recipe: Recipe, schema: pa.Schema, where: str) -> "list[str]":
             "columns to carry over in keep_columns."
         )
     return names
-
-
-def _row_ids(block: pa.RecordBatch, id_column: "str | None", first: int, where: str) -> pa.Array:
-    if id_column is None:
-        return pa.array([str(first + i) for i in range(block.num_rows)], pa.string())
-    ids = block.column(id_column)
-    if ids.null_count:
-        rows = [first + i for i in np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False))[:EXAMPLES].tolist()]
-        raise InputError(
-            f"{where}: {ids.null_count} or more rows have no {id_column!r} (row numbers from 0: {rows}). Every row needs "
-            "an id of its own; filter them out or fill them in."
-        )
-    if pa.types.is_dictionary(ids.type):
-        ids = pc.cast(ids, ids.type.value_type)
-    if not (pa.types.is_integer(ids.type) or _is_text(ids.type)):
-        raise InputError(
-            f"{where}: the id column {id_column!r} is {ids.type}; ids must be integers or text. Cast it in the input."
-        )
-    return pc.cast(ids, pa.string())
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def _refuse_repeated(ids: pa.ChunkedArray, id_column: str, where: str) -> None:
-    if len(ids.unique()) == len(ids):
-        return
-    counts = ids.value_counts()
-    repeated = counts.filter(pa.array(counts.field("counts").to_numpy() > 1))
-    examples = repeated.field("values").slice(0, EXAMPLES).to_pylist()
-    raise InputError(
-        f"{where}: {len(repeated)} ids in {id_column!r} stand on more than one row, such as {examples}. Every row needs "
-        "an id of its own; remove the duplicates, or name another id_column."
-    )

@@ -70,7 +70,7 @@ def handle_of(batch: BatchRecord) -> BatchHandle:
     """The recorded handle of a submitted batch."""
     if batch.handle is None:
         raise AssertionError(f"batch record {batch.id} has no handle")
-    return BatchHandle(**batch.handle)
+    return BatchHandle.from_json(batch.handle)
 
 
 def status_of(batch: BatchRecord) -> BatchStatus:

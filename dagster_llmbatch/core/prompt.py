@@ -17,7 +17,7 @@ import pyarrow as pa
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from dagster_llmbatch.core.text_forms import is_binary, text_of, texts_of, values_of
+from dagster_llmbatch.core.text_forms import is_binary, rows_of, text_of, texts_of, values_of
 from dagster_llmbatch.errors import ConfigurationError, InputError
 from dagster_llmbatch.providers.content import Content, DocumentPart, ImagePart, TextPart
 
@@ -32,8 +32,10 @@ class RenderFailure:
     reason: str
 
 
-Prompt = str | Callable[[dict[str, Any]], Any]
-"""A template, or a function of the row that returns text, a content part or a list of parts."""
+Prompt = str | Callable[..., Any]
+"""A template, or a function of the row, or of the row and its index, that returns text, a content part or a list of parts."""
+ROW_INDEX = "row_index"
+"""The row's number from 0 in the partition's input, by this name in a template, where no column of the input has it."""
 Rendered = Content | RenderFailure
 
 
@@ -43,14 +45,19 @@ class PromptRenderer(Protocol):
     columns: "tuple[str, ...]"
     """The columns it reads."""
 
-    def render(self, batch: pa.RecordBatch) -> "list[Rendered]":
-        """One prompt, or the reason for none, a row."""
+    def render(self, batch: pa.RecordBatch, first: int = 0) -> "list[Rendered]":
+        """One prompt, or the reason for none, a row. `first` is the index of the first."""
         ...
 
 
 def check_template(prompt: Prompt, *, asset: str) -> None:
     """Refuse a prompt that can never work. Raises ConfigurationError with the line of a syntax error."""
     if callable(prompt):
+        if _required(prompt) > 2:
+            raise ConfigurationError(
+                f"{asset}: the prompt function must take the row, or the row and its index; it wants "
+                f"{_required(prompt)} arguments."
+            )
         return
     if not isinstance(prompt, str) or not prompt.strip():
         raise ConfigurationError(f"{asset}: prompt must be a template or a function of the row; it is empty.")
@@ -65,8 +72,9 @@ def compile_prompt(prompt: Prompt, columns: pa.Schema, *, asset: str) -> PromptR
     if callable(prompt):
         return _Function(prompt, tuple(columns.names))
     tree = _parse(prompt, asset, columns.names)
-    named = meta.find_undeclared_variables(tree)
-    names = sorted(named)
+    names = sorted(meta.find_undeclared_variables(tree))
+    if ROW_INDEX in names and ROW_INDEX not in columns.names:
+        columns = columns.append(pa.field(ROW_INDEX, pa.int64()))
     missing = [name for name in names if name not in columns.names]
     if missing:
         close = {m: difflib.get_close_matches(m, columns.names, 1) for m in missing}
@@ -80,6 +88,16 @@ def compile_prompt(prompt: Prompt, columns: pa.Schema, *, asset: str) -> PromptR
             )
     parts = _plain_parts(tree, names)
     return _Concatenation(parts, tuple(names)) if parts is not None else _Template(prompt, tuple(names))
+
+
+def _required(function: "Callable[..., Any]") -> int:
+    """How many arguments a function must be given by position. One where it does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return 1
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in by_position and p.default is inspect.Parameter.empty for p in parameters)
 
 
 def prompt_source(prompt: Prompt) -> str:
@@ -158,21 +176,28 @@ class _ByRow(ABC):
 
     columns: "tuple[str, ...]"
 
-    def render(self, batch: pa.RecordBatch) -> "list[Rendered]":
-        """One prompt, or the reason for none, a row."""
+    def render(self, batch: pa.RecordBatch, first: int = 0) -> "list[Rendered]":
+        """One prompt, or the reason for none, a row. `first` is the index of the first."""
         try:
-            return self._render(batch)
+            return self._render(batch, first)
         except (ValueError, OverflowError, TypeError):
-            return [self._alone(batch.slice(at, 1)) for at in range(batch.num_rows)]
+            return [self._alone(batch.slice(at, 1), first + at) for at in range(batch.num_rows)]
 
-    def _alone(self, row: pa.RecordBatch) -> "Rendered":
+    def _alone(self, row: pa.RecordBatch, index: int) -> "Rendered":
         try:
-            return self._render(row)[0]
+            return self._render(row, index)[0]
         except (ValueError, OverflowError, TypeError) as error:
             return RenderFailure(f"a value has no text form ({type(error).__name__})")
 
     @abstractmethod
-    def _render(self, batch: pa.RecordBatch) -> "list[Rendered]": ...
+    def _render(self, batch: pa.RecordBatch, first: int) -> "list[Rendered]": ...
+
+
+def _column(batch: pa.RecordBatch, name: str, first: int) -> pa.Array:
+    """What a template means by a name: the column, or the rows' indexes where no column has that name."""
+    if name == ROW_INDEX and name not in batch.schema.names:
+        return pa.array(range(first, first + batch.num_rows), pa.int64())
+    return batch.column(name)
 
 
 class _Concatenation(_ByRow):
@@ -185,10 +210,10 @@ class _Concatenation(_ByRow):
         )
         self._order = [text for is_column, text in parts if is_column]
 
-    def _render(self, batch: pa.RecordBatch) -> "list[Rendered]":
+    def _render(self, batch: pa.RecordBatch, first: int) -> "list[Rendered]":
         if not self._order:
             return [_not_empty(self._form.format())] * batch.num_rows
-        texts = {name: texts_of(batch.column(name)) for name in self.columns}
+        texts = {name: texts_of(_column(batch, name, first)) for name in self.columns}
         form = self._form.format
         return [_not_empty(form(*values)) for values in zip(*(texts[name] for name in self._order), strict=True)]
 
@@ -200,8 +225,8 @@ class _Template(_ByRow):
         self.columns = columns
         self._template = _environment(columns).from_string(prompt)
 
-    def _render(self, batch: pa.RecordBatch) -> "list[Rendered]":
-        values = [values_of(batch.column(name)) for name in self.columns]
+    def _render(self, batch: pa.RecordBatch, first: int) -> "list[Rendered]":
+        values = [values_of(_column(batch, name, first)) for name in self.columns]
         rows = zip(*values, strict=True) if values else ((),) * batch.num_rows
         return [self._one(dict(zip(self.columns, row, strict=True))) for row in rows]
 
@@ -213,20 +238,19 @@ class _Template(_ByRow):
 
 
 class _Function(_ByRow):
-    """A user's function of the row."""
+    """A user's function of the row, or of the row and its index."""
 
-    def __init__(self, function: "Callable[[dict[str, Any]], Any]", columns: "tuple[str, ...]") -> None:
+    def __init__(self, function: "Callable[..., Any]", columns: "tuple[str, ...]") -> None:
         self.columns = columns
         self._function = function
+        self._takes_index = _required(function) == 2
 
-    def _render(self, batch: pa.RecordBatch) -> "list[Rendered]":
-        values = [values_of(column) for column in batch.columns]
-        rows = zip(*values, strict=True) if values else ((),) * batch.num_rows
-        return [self._one(dict(zip(self.columns, row, strict=True))) for row in rows]
+    def _render(self, batch: pa.RecordBatch, first: int) -> "list[Rendered]":
+        return [self._one(row, index) for index, row in enumerate(rows_of(batch), first)]
 
-    def _one(self, row: "dict[str, Any]") -> "Rendered":
+    def _one(self, row: "dict[str, Any]", index: int) -> "Rendered":
         try:
-            prompt = self._function(row)
+            prompt = self._function(row, index) if self._takes_index else self._function(row)
         except Exception as error:  # whatever the function does to one row is that row's failure alone
             return RenderFailure(f"the prompt function failed ({type(error).__name__})")
         if isinstance(prompt, str):

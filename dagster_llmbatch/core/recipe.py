@@ -7,6 +7,7 @@ from typing import Any, Literal
 from dagster_llmbatch.core.by_row import ByRow
 from dagster_llmbatch.core.identity import canonical_json, digest
 from dagster_llmbatch.core.prompt import Prompt, prompt_source
+from dagster_llmbatch.core.row_ids import IdColumn
 from dagster_llmbatch.errors import ConfigurationError
 from dagster_llmbatch.schemas.output import OutputSchema
 
@@ -20,14 +21,15 @@ class Recipe:
 
     asset: str
     """The asset key as a user writes it, for errors."""
-    provider: str
+    provider: "str | None"
+    """None: `model` is a name in the resource's `models`, which only a run can look up."""
     model: str
     """The provider's model id, without the provider prefix."""
     prompt: Prompt
     output: OutputSchema
     system: "str | None" = None
     params: "Mapping[str, Any]" = field(default_factory=dict)
-    id_column: "str | None" = None
+    id_column: "IdColumn | None" = None
     keep_columns: "tuple[str, ...] | None" = None
     """Input columns carried into the result; None: all."""
     by_row: "Mapping[str, ByRow]" = field(default_factory=dict)
@@ -40,7 +42,7 @@ class Recipe:
     @property
     def model_string(self) -> str:
         """The model as a user writes it."""
-        return f"{self.provider}:{self.model}"
+        return self.model if self.provider is None else f"{self.provider}:{self.model}"
 
     def code_version(self) -> str:
         """A digest of what would change the answers: model, prompt, system, params, output schema, our format."""
@@ -52,7 +54,7 @@ class Recipe:
             ) from None
         return digest(
             str(FORMAT_VERSION),
-            self.provider,
+            self.provider or "",
             self.model,
             prompt_source(self.prompt),
             self.system or "",

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_llmbatch.core.identity import Fingerprints
+from dagster_llmbatch.core.recipe import FORMAT_VERSION
+from dagster_llmbatch.errors import LedgerVersionError
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.providers import content
 from dagster_llmbatch.providers.content import Content
@@ -58,6 +60,15 @@ class Askings:
         )
         encoder = self._provider.encoder(template)
         return Asking(template, encoder, self._provider.group(template), Fingerprints(encoder.identity))
+
+
+def refuse_newer(settings: "Mapping[str, Any]", *, where: str) -> None:
+    """Raise LedgerVersionError for a stored plan in a layout that only a later version knows."""
+    if settings["format"] > FORMAT_VERSION:
+        raise LedgerVersionError(
+            f"{where}: its plan has format {settings['format']}, and this dagster_llmbatch reads up to {FORMAT_VERSION}. "
+            "Nothing was spent. Upgrade dagster_llmbatch where this runs, then materialize the partition again."
+        )
 
 
 def stored_template(settings: "Mapping[str, Any]") -> RequestTemplate:

@@ -2,7 +2,7 @@
 
 import tempfile
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import BaseModel
 
+from dagster_llmbatch.core.collect import reconcile
 from dagster_llmbatch.core.identity import canonical_json
 from dagster_llmbatch.core.outcomes import PAID_FINAL, PRICED_TOKENS
 from dagster_llmbatch.core.pricing import PriceBook
@@ -18,6 +19,7 @@ from dagster_llmbatch.errors import InputError, NotBatchCapableError
 from dagster_llmbatch.providers.content import Content
 from dagster_llmbatch.providers.contract import (
     BatchProvider,
+    BatchState,
     BatchStatus,
     Mode,
     Outcome,
@@ -39,7 +41,7 @@ class LLMRequest:
     Args:
         custom_id: names it in the results: 1 to 64 of `[A-Za-z0-9_-]`, which every provider takes; unique in its batch.
         prompt: text, or a tuple of content parts.
-        model: "provider:model".
+        model: "provider:model", or a name in the resource's `models`.
         system: system prompt.
         params: passed through to the provider.
         output: a pydantic model, a JSON Schema, or None for plain text.
@@ -184,6 +186,16 @@ def results(
             compiled[id(output)] = output, schema, schema.validator()  # the output too: its id is its key
         _, schema, validate = compiled[id(output)]
         yield result_of(outcome, schema, validate)
+
+
+def results_in_order(
+    requests: "Sequence[LLMRequest]", status: BatchStatus, provider: BatchProvider, *, extras: "Collection[str]" = ()
+) -> "Iterator[LLMResult]":
+    """A result for each request of an ended batch, in their order; where none came back, the reason."""
+    nothing_ran = status.state is BatchState.FAILED and not status.result_refs
+    outcomes = () if nothing_ran else provider.outcomes(status, extras=extras)
+    found = reconcile([request.custom_id for request in requests], outcomes, status=status)
+    return results(found.outcomes, {request.custom_id: request.output for request in requests})
 
 
 def result_of(outcome: Outcome, schema: OutputSchema, validate: Any) -> LLMResult:

@@ -268,7 +268,7 @@ class Submitter:
         self.ledger.record_handle(
             batch.id,
             provider_batch_id=status.handle.batch_id,
-            handle=asdict(status.handle),
+            handle=status.handle.to_json(),
             status=status_json(status),
             provider_state=status.provider_state,
             next_poll_at=now + interval,

@@ -87,6 +87,13 @@ def values_of(column: pa.Array) -> "list[Any]":
     return column.to_pylist(maps_as_pydicts="lossy") if _has_map(column.type) else column.to_pylist()
 
 
+def rows_of(block: pa.RecordBatch) -> "list[dict[str, Any]]":
+    """The rows as dicts of Python values. Raises as `texts_of`."""
+    columns = [values_of(column) for column in block.columns]
+    rows = zip(*columns, strict=True) if columns else ((),) * block.num_rows
+    return [dict(zip(block.schema.names, row, strict=True)) for row in rows]
+
+
 def _has_map(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
         return True

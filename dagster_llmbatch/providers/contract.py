@@ -14,6 +14,7 @@ import msgspec
 
 from dagster_llmbatch.errors import ProviderMismatchError
 from dagster_llmbatch.providers.content import Content, PartKind
+from dagster_llmbatch.providers.handles import BatchHandle
 
 Mode = Literal["batch", "realtime"]
 """How a request is sent."""
@@ -138,25 +139,6 @@ class Uploaded:
     refs: "Mapping[str, str]" = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class BatchHandle:
-    """What is recorded to find a batch again. Survives JSON."""
-
-    provider: str
-    batch_id: str
-    refs: "Mapping[str, str]" = field(default_factory=dict)
-    """Further ids by name, such as `input_file_id`."""
-
-    def to_json(self) -> "dict[str, Any]":
-        """Plain data: survives JSON."""
-        return {"provider": self.provider, "batch_id": self.batch_id, "refs": dict(self.refs)}
-
-    @classmethod
-    def from_json(cls, stored: "Mapping[str, Any]") -> "BatchHandle":
-        """A handle back from `to_json`."""
-        return cls(str(stored["provider"]), str(stored["batch_id"]), dict(stored.get("refs") or {}))
-
-
 Progress = Literal["pending", "processing", "completed", "failed"]
 
 
@@ -218,6 +200,7 @@ class Limits:
     """What a provider's batch API allows and can do, with the day it was read. Bytes count the encoded input."""
 
     max_requests: int
+    """What the API takes in one batch."""
     max_bytes: int
     window: float
     """Seconds the provider gives itself to finish a batch."""
@@ -227,6 +210,8 @@ class Limits:
     """Seconds the results stay available after the batch ended."""
     as_of: str
     source: str
+    usual_requests: "int | None" = None
+    """What we put in one batch where the user says no number; None: `max_requests`."""
     appears_within: float = 60.0
     """Seconds after the create call within which a batch may be missing from the provider's lists."""
     can_cancel: bool = True

@@ -119,7 +119,7 @@ class OpenRouterBatchProvider:
         The model is not compared: OpenRouter answers with another name than the one asked for.
         """
         ours = frozenset(search.custom_ids)
-        since = search.since - CLOCK_SKEW
+        since = max(0.0, search.since - CLOCK_SKEW)  # times before 1970 are refused
         unproven: BatchUnprovenError | None = None
         for body in listed(self._http, {"created_after": int(since)}, since=since):
             if body["id"] in search.known or not _may_be(body, len(ours), since):

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from dagster_llmbatch.simulator.execution import Refusal
@@ -32,10 +32,13 @@ def guarded(wire: Wire, call: Call) -> Handler:
 
     async def handled(request: Request) -> Response:
         wire.store.book.calls[call.name] += 1
-        answer = await _before(wire, call.name, request)
-        if isinstance(answer, CallFault) or answer is None:
-            made = await call.handler(request)
-            answer = made if answer is None else _after(wire, answer, made)
+        try:
+            answer = await _before(wire, call.name, request)
+            if isinstance(answer, CallFault) or answer is None:
+                made = await call.handler(request)
+                answer = made if answer is None else _after(wire, answer, made)
+        except ClientDisconnect:  # in the middle of its body: nothing was done, and nobody is there to be told
+            return Dropped()
         answer.headers.setdefault(wire.request_id_header, f"req_{uuid.uuid4().hex}")
         return answer
 
@@ -54,6 +57,7 @@ async def _before(wire: Wire, name: str, request: Request) -> "Response | CallFa
         await _drain(request)
         return wire.refuse(Refusal(400, str(error), param=HEADER))
     if fault is not None and fault.kind == "delay":
+        await request.body()  # taken, and worked on although nobody may wait for the answer any more
         await asyncio.sleep(fault.value)
     if fault is not None and fault.kind in ("drop_before", "status_before"):
         await _drain(request)

@@ -13,6 +13,8 @@ from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord
 from dagster_llmbatch.providers.contract import Limits, RequestTemplate
 from dagster_llmbatch.providers.limits import LIMITS
 from dagster_llmbatch.providers.openai import RESPONSES, OpenAIEncoder
+from dagster_llmbatch.simulator.server import SimulatorServer
+from dagster_llmbatch_tests.core.workplace import Shop, table
 
 NOWHERE = Path(os.devnull)
 REAL = LIMITS["openai"]
@@ -115,9 +117,9 @@ def test_one_row_over_the_limit_fails_alone() -> None:
 
 
 def test_many_tiny_rows_split_by_count() -> None:
-    """50,001 rows make a chunk of 50,000 and one of 1."""
+    """50,001 rows make a chunk of 50,000 and one of 1, where the user asks for as many as OpenAI takes."""
     requests = (("a", row, str(row), b"x\n") for row in range(50_001))
-    found = split(requests, REAL, size=sized(None, REAL), path_for=lambda n: NOWHERE)
+    found = split(requests, REAL, size=sized(50_000, REAL), path_for=lambda n: NOWHERE)
     assert [len(c.rows) for c in found if isinstance(c, Chunk)] == [50_000, 1]
 
 
@@ -166,3 +168,41 @@ def test_accepted_chunks_make_the_next_ones_larger() -> None:
         found.append(len(chunk.rows))
         size.grow()
     assert found == [2, 4, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("provider", "ours", "expected"),
+    [
+        ("openai", None, 5_000),
+        ("anthropic", None, 5_000),
+        ("gemini", None, 5_000),
+        ("openrouter", None, 500),
+        ("openai", 100, 100),
+        ("openai", 20_000, 20_000),
+        ("openai", 90_000, 50_000),
+        ("anthropic", 100_000, 100_000),
+        ("openrouter", 90_000, 5_000),
+    ],
+)
+def test_the_usual_count_and_the_users(provider: str, ours: "int | None", expected: int) -> None:
+    """Without a word of the user's a batch holds what is usual at its provider; the user may go up to the provider's limit."""
+    requests = (("a", row, str(row), b"x\n") for row in range(expected + 1))
+    found = split(requests, LIMITS[provider], size=sized(ours, LIMITS[provider]), path_for=lambda n: NOWHERE)
+    assert [len(c.rows) for c in found if isinstance(c, Chunk)] == [expected, 1]
+
+
+def test_a_partition_at_openrouter_goes_in_small_batches(simulator: SimulatorServer, tmp_path: Path) -> None:
+    """501 rows are two batches there, of which the end of the window can take one; every row is answered."""
+    shop = Shop(simulator, tmp_path, provider="openrouter")
+    entry, _ = shop.open("r1", table(501))
+    published = shop.finish(entry, "r1")
+    assert sorted(batch.request_count for batch in published.batches) == [1, 500]
+    assert shop.results(published).column("llm_status").to_pylist() == ["succeeded"] * 501
+
+
+def test_the_users_count_reaches_the_line(simulator: SimulatorServer, tmp_path: Path) -> None:
+    """Five rows with two in a batch are three batches."""
+    shop = Shop(simulator, tmp_path, max_requests_per_batch=2)
+    entry, _ = shop.open("r1", table(5))
+    assert shop.results(shop.finish(entry, "r1")).column("llm_status").to_pylist() == ["succeeded"] * 5
+    assert simulator.book.batches == 3

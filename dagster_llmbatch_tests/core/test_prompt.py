@@ -277,3 +277,47 @@ def test_a_value_python_cannot_hold_fails_its_row_and_changes_no_other(prompt: s
     assert [first] == alone
     assert isinstance(second, RenderFailure)
     assert "OverflowError" in second.reason
+
+
+@pytest.mark.parametrize("suffix", ["", GENERAL])
+def test_a_template_knows_the_rows_index(suffix: str) -> None:
+    """`row_index` counts from 0 over the whole input, whichever block a row stands in."""
+    batch = pa.record_batch({"x": ["a", "b"]})
+    renderer = compile_prompt("{{ row_index }}: {{ x }}" + suffix, batch.schema, asset="a")
+    assert renderer.render(batch) == ["0: a", "1: b"]
+    assert renderer.render(batch, 8192) == ["8192: a", "8193: b"]
+
+
+@pytest.mark.parametrize("suffix", ["", GENERAL])
+def test_a_column_named_row_index_is_the_column(suffix: str) -> None:
+    """Data of the user's is never shadowed by the index."""
+    assert render("{{ row_index }}" + suffix, row_index=["mine"]) == ["mine"]
+
+
+def test_a_function_of_two_arguments_gets_the_index() -> None:
+    """A second argument without a default is the index; one with a default is the function's own, as ever."""
+    batch = pa.record_batch({"x": ["a", "b"]})
+
+    def own(row: "dict[str, Any]", style: str = "kind") -> str:
+        return f"{row['x']} {style}"
+
+    assert compile_prompt(lambda row, index: f"{index}{row['x']}", batch.schema, asset="a").render(batch, 5) == [
+        "5a",
+        "6b",
+    ]
+    assert compile_prompt(own, batch.schema, asset="a").render(batch, 5) == ["a kind", "b kind"]
+    assert compile_prompt(lambda *given: str(len(given)), batch.schema, asset="a").render(batch, 5) == ["1", "1"]
+
+
+def test_rows_that_fail_alone_keep_their_index() -> None:
+    """An instant that Python has no value for fails its row; the next row's index is still its own."""
+    batch = pa.record_batch({"at": pa.array([2**62, 0], pa.timestamp("s"))})
+    first, second = compile_prompt(lambda row, index: str(index), batch.schema, asset="a").render(batch, 3)
+    assert isinstance(first, RenderFailure)
+    assert second == "4"
+
+
+def test_a_function_of_three_arguments_is_refused() -> None:
+    """At the definition, not row by row."""
+    with pytest.raises(ConfigurationError, match="shop/reviews: the prompt function must take the row"):
+        check_template(lambda row, index, more: "x", asset="shop/reviews")

@@ -117,7 +117,7 @@ def test_the_code_version_changes_with_what_is_asked(change: "dict[str, Any]") -
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"model": "gpt-5-mini"}, UnknownProviderError, "provider:model"),
+        ({"model": "openai/gpt-5-mini"}, UnknownProviderError, "provider:model"),
         ({"model": "acme:gpt"}, UnknownProviderError, "openai"),
         ({"output": dict[str, str]}, ConfigurationError, "pydantic model"),
         ({"output": {"type": "object", "additionalProperties": {"type": "string"}}}, UnportableSchemaError, "triage"),
@@ -127,6 +127,11 @@ def test_the_code_version_changes_with_what_is_asked(change: "dict[str, Any]") -
         ({"policy": "realtime"}, ConfigurationError, "policy"),
         ({"warn_above": 0.9}, ConfigurationError, "warn_above"),
         ({"params": {"when": object()}}, ConfigurationError, "JSON"),
+        ({"id_column": ["id"]}, ConfigurationError, "triage: id_column"),
+        ({"prompt": lambda row, index, more: "x"}, ConfigurationError, "triage: the prompt function"),
+        ({"batch_options": {"max_attemps": 1}}, ConfigurationError, r"triage: batch_options has no \['max_attemps'\]"),
+        ({"batch_options": {"max_attempts": 0}}, ConfigurationError, "triage: batch_options, max_attempts: .*greater"),
+        ({"batch_options": {"on_reclaim": "hope"}}, ConfigurationError, "triage: batch_options, on_reclaim: .*'adopt'"),
     ],
 )
 def test_what_cannot_work_is_refused_at_definition(
@@ -135,6 +140,22 @@ def test_what_cannot_work_is_refused_at_definition(
     """Unknown providers, unportable outputs, broken templates and bad options are errors that name the asset."""
     with pytest.raises(error, match=message):
         build(**change)
+
+
+def test_columns_show_before_the_first_materialization() -> None:
+    """The definition lists the output's and the system columns with their types; a schema of the user's own stays."""
+    schema = next(iter(build(extras=["reasoning"]).specs)).metadata["dagster/column_schema"]
+    kinds = {column.name: column.type for column in schema.columns}
+    assert list(kinds)[:4] == ["category", "urgent", "llm_row_id", "llm_status"]
+    assert (kinds["urgent"], kinds["llm_cost_usd"], kinds["llm_reasoning"]) == ("bool", "double", "large_string")
+    mine = dg.TableSchema(columns=[dg.TableColumn("mine")])
+    for asset in (
+        build(metadata={"dagster/column_schema": mine}),
+        build_llm_batch_asset(
+            dg.AssetSpec("triage", metadata={"dagster/column_schema": mine}), input="tickets", prompt="x", **MODEL
+        ),
+    ):
+        assert next(iter(asset.specs)).metadata["dagster/column_schema"] == mine
 
 
 def test_unknown_resource_fields_are_refused() -> None:

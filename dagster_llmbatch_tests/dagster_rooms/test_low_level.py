@@ -1,7 +1,7 @@
 """The resource without an asset: submit, status, results, cancel and complete, with handles that survive JSON."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import pytest
@@ -194,3 +194,70 @@ def test_keys_are_in_no_text(resource: LLMBatchResource, provider: str) -> None:
     for text in (repr(resource), str(resource), repr(client), repr(vars(client))):
         assert f"sk-{provider}" not in text
     client.close()
+
+
+def waiting(simulator: SimulatorServer, waited: "list[float]") -> "Callable[[float], None]":
+    """A sleep that moves the simulator's clock, and remembers."""
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        simulator.clock.advance(seconds)
+
+    return sleep
+
+
+@every_provider
+def test_a_batch_in_one_call(simulator: SimulatorServer, resource: LLMBatchResource, provider: str) -> None:
+    """run_batch submits, polls by the intervals, and gives validated results in the order of the requests."""
+    simulator.store.batch_seconds = 200
+    waited: list[float] = []
+    asked = requests(provider)[::-1]
+    found = resource.run_batch(asked, external_key="mine-1", sleep=waiting(simulator, waited))
+    assert [result.custom_id for result in found] == ["q-3", "q-2", "q-1", "q-0"]
+    assert {(result.status, result.validated) for result in found} == {("succeeded", True)}
+    assert waited == [60.0, 90.0, 135.0]
+    assert simulator.book.batches == 1
+
+
+@pytest.mark.parametrize("provider", ["openai", "gemini"])
+def test_a_call_that_was_cut_off_comes_again(
+    simulator: SimulatorServer, resource: LLMBatchResource, provider: str
+) -> None:
+    """The same key finds the batch that is out, whether the create's answer was lost or the wait broke off."""
+    simulator.store.batch_seconds = 200
+    simulator.faults.add("create", "drop_after")
+    with pytest.raises(AmbiguousCreateError):
+        resource.run_batch(requests(provider), external_key="mine-1")
+
+    def broken(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        resource.run_batch(requests(provider), external_key="mine-1", sleep=broken)
+    found = resource.run_batch(requests(provider), external_key="mine-1", sleep=waiting(simulator, []))
+    assert {result.status for result in found} == {"succeeded"}
+    assert simulator.book.batches == 1
+
+
+def test_every_request_of_a_call_has_a_result(simulator: SimulatorServer, resource: LLMBatchResource) -> None:
+    """A request that came back with nothing is failed with the reason, and no cost."""
+    simulator.faults.add_rows("missing", containing="day 2")
+    first, second, third = resource.run_batch(
+        requests("openai", 3), external_key="mine-1", sleep=waiting(simulator, [])
+    )
+    assert (first.status, second.status) == ("succeeded", "succeeded")
+    assert (third.custom_id, third.status, third.error, third.cost_usd) == (
+        "q-2",
+        "failed",
+        "missing_from_results",
+        0.0,
+    )
+
+
+def test_a_batch_refused_as_a_whole_fails_each_request(simulator: SimulatorServer, resource: LLMBatchResource) -> None:
+    """The provider's code is each request's reason."""
+    asked = [LLMRequest("a", "x", "openai:no-such-model-1"), LLMRequest("b", "y", "openai:no-such-model-1")]
+    found = resource.run_batch(asked, external_key="mine-1", sleep=waiting(simulator, []))
+    assert [result.status for result in found] == ["failed"] * 2
+    assert found[0].error
+    assert found[0].error == found[1].error != "missing_from_results"

@@ -135,3 +135,10 @@ def test_withheld_results_stop_the_search() -> None:
     api = Api(lambda r: answer(r) if r.url.path.endswith("/batches") else httpx.Response(402, json={}))
     with pytest.raises(QuotaExhaustedError):
         api.provider.find(SEARCH)
+
+
+def test_a_search_without_a_time_asks_for_all() -> None:
+    """OpenRouter refuses times before 1970, which the allowance for clocks that differ would make of 0."""
+    account = Account()
+    assert account.api.provider.find(Search("k", Uploaded(), 0.0, OURS)) is None
+    assert account.api.requests[0].url.params["created_after"] == "0"

@@ -10,12 +10,14 @@ import dagster as dg
 
 from dagster_llmbatch import dagster_internals as internals
 from dagster_llmbatch import metadata, suspension
-from dagster_llmbatch.core.advance import Published, Waiting, Workplace, advance, cancel_open, claim
+from dagster_llmbatch.core.advance import Published, Waiting, advance, claim
+from dagster_llmbatch.core.cancel import cancel_open
 from dagster_llmbatch.core.decide import Claim
 from dagster_llmbatch.core.lane import LanePolicy, choose_lane
 from dagster_llmbatch.core.plan import plan_rows
 from dagster_llmbatch.core.recipe import Recipe
 from dagster_llmbatch.core.results import read_results
+from dagster_llmbatch.core.workplace import Workplace
 from dagster_llmbatch.errors import ConfigurationError, NobodyWakesError
 from dagster_llmbatch.ledger.records import CancelReason, Entry, EntryKey
 from dagster_llmbatch.replays import is_counted_elsewhere

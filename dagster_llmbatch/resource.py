@@ -13,9 +13,9 @@ from pydantic import Field, ValidationError
 
 from dagster_llmbatch import dagster_internals as internals
 from dagster_llmbatch.core import single_batch
-from dagster_llmbatch.core.advance import Workplace
 from dagster_llmbatch.core.recipe import Policy
 from dagster_llmbatch.core.single_batch import LLMRequest, LLMResult, Output
+from dagster_llmbatch.core.workplace import Workplace
 from dagster_llmbatch.errors import ConfigurationError, InputError, LedgerNotDurableError, LLMBatchError
 from dagster_llmbatch.ledger.records import Entry
 from dagster_llmbatch.ledger.segments import SegmentStore

@@ -13,6 +13,7 @@ from dagster_llmbatch import metadata
 from dagster_llmbatch.asset_decorator import RESOURCE_KEY
 from dagster_llmbatch.core.decide import can_go_on
 from dagster_llmbatch.core.poll import poll
+from dagster_llmbatch.core.takeover import line_of
 from dagster_llmbatch.errors import LLMBatchError
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry, WaitingRun
 from dagster_llmbatch.ledger.sql_ledger import Ledger
@@ -166,20 +167,9 @@ class Tick:
         return became, requests
 
     def _can_go_on(self, entry_id: str) -> bool:
-        entry = self._ledger.entry(entry_id)
-        older: Entry | None = None
-        older_batches: list[BatchRecord] = []
-        if entry.predecessor_id is not None:
-            older = self._ledger.entry(entry.predecessor_id)
-            older_batches = self._ledger.batches(older.id)
-        return can_go_on(
-            entry,
-            self._ledger.batches(entry_id),
-            older=older,
-            older_batches=older_batches,
-            failed_checks=self._resource.policy().failed_checks,
-            now=time.time(),
-        )
+        line = line_of(self._ledger.entry(entry_id), self._ledger)
+        batches = self._ledger.batches(line[-1].id)
+        return can_go_on(line, batches, failed_checks=self._resource.policy().failed_checks, now=time.time())
 
     def _message(self, became: "list[Became]") -> str:
         """How far everything is: the best place a user looks at while waiting."""

@@ -5,8 +5,7 @@ thing and records it. Which thing is decided in `decide`.
 """
 
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,43 +35,25 @@ from dagster_llmbatch.core.decide import (
     is_unreadable,
 )
 from dagster_llmbatch.core.plan import Plan
-from dagster_llmbatch.core.poll import poll, status_of
-from dagster_llmbatch.core.pricing import PriceBook
-from dagster_llmbatch.core.recipe import Policy
+from dagster_llmbatch.core.poll import poll, refuse_unreadable, status_of
 from dagster_llmbatch.core.requests import refuse_newer
 from dagster_llmbatch.core.results import ResultsWriter
 from dagster_llmbatch.core.reuse import reuse
 from dagster_llmbatch.core.row_states import RowStates
 from dagster_llmbatch.core.submit import Owner, Submitter
+from dagster_llmbatch.core.takeover import line_of, next_takeover, supersede_handed_down
+from dagster_llmbatch.core.workplace import Workplace
 from dagster_llmbatch.errors import (
     LeaseLostError,
     LedgerError,
-    ProviderError,
     QueueFullError,
     RowsUnansweredError,
-    StatusUnreadableError,
 )
-from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, CancelReason, Entry, EntryKey, EntryState
-from dagster_llmbatch.ledger.segments import SegmentStore
+from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, Entry, EntryKey, EntryState
 from dagster_llmbatch.ledger.sql_ledger import Ledger
-from dagster_llmbatch.providers.contract import BatchProvider
 from dagster_llmbatch.schemas.output import OutputSchema
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """Everything a partition's work needs, handed in: nothing here reads a clock or an environment of its own."""
-
-    provider_of: "Callable[[str], BatchProvider]"
-    """The client of a provider by name: a batch is polled and collected where it was submitted."""
-    ledger: Ledger
-    segments: SegmentStore
-    policy: Policy
-    prices: PriceBook
-    now: "Callable[[], float]" = time.time
-    sleep: "Callable[[float], None]" = time.sleep
 
 
 @dataclass(frozen=True)
@@ -139,12 +120,12 @@ def advance(
     if entry.state is not EntryState.PENDING:
         return _settled(entry, work)
     work.ledger.note_run(entry.id, run_id, now=work.now())
-    older = work.ledger.entry(entry.predecessor_id) if entry.predecessor_id else None
-    if older is not None:
+    line = line_of(entry, work.ledger)
+    for older in line[1:]:
         refuse_newer(older.settings, where=str(older.key))
     fences: dict[str, int] = {}
     try:
-        for held in [entry, *([older] if older is not None and older.state is EntryState.PENDING else [])]:
+        for held in [one for one in line if one.state is EntryState.PENDING]:
             fence = work.ledger.acquire(held.id, run_id, now=work.now(), ttl=work.policy.lease)
             if fence is None:
                 return _someone_else(entry, held.id, work)
@@ -156,23 +137,6 @@ def advance(
     finally:
         for held_id, fence in fences.items():
             work.ledger.release(held_id, run_id, fence)
-
-
-def cancel_open(entry_id: str, reason: CancelReason, work: Workplace) -> int:
-    """Ask the providers to stop every batch of an entry that is out; returns how many. Nothing is lost: what they
-    finished is collected by the next run of the partition. One that cannot be asked does not keep the others running.
-    """
-    asked = 0
-    for batch in work.ledger.batches(entry_id):
-        if batch.phase is not BatchPhase.SUBMITTED or batch.cancel_at is not None:
-            continue
-        provider = work.provider_of(batch.provider)
-        try:
-            cancel(batch, reason, provider=provider, ledger=work.ledger, policy=work.policy, now=work.now)
-            asked += 1
-        except ProviderError as error:  # the reason is recorded: the next run asks again
-            logger.warning("batch %s could not be stopped: %s", batch.batch_id, error)
-    return asked
 
 
 def _newest(entry: Entry, ledger: Ledger) -> Entry:
@@ -226,7 +190,8 @@ class _Line:
             decision = decide(situation, work.policy, work.now())
             match decision:
                 case Wait():
-                    _refuse_unreadable(situation, work.policy)
+                    handed = situation.takeover.batches if situation.takeover else ()
+                    refuse_unreadable((*situation.batches, *handed), work.policy, where=str(situation.entry.key))
                     return Waiting(situation.entry, decision.until, decision.reason, situation.batches, decision.held)
                 case Stop():
                     raise QueueFullError(
@@ -255,11 +220,9 @@ class _Line:
             case Collect(batch):
                 self._collect(batch)
             case Cancel(batch, reason):
-                work = self._work
-                provider = work.provider_of(batch.provider)
-                cancel(batch, reason, provider=provider, ledger=work.ledger, policy=work.policy, now=work.now)
-            case Reuse(predecessor):
-                self._reuse(entry, predecessor)
+                cancel(batch, reason, self._work)
+            case Reuse(heir, predecessor):
+                self._reuse(heir, predecessor)
             case Publish():
                 self._publish(situation)
             case Wait() | Stop() | Replay() | GiveUp():
@@ -271,19 +234,15 @@ class _Line:
         ledger = self._work.ledger
         entry = ledger.entry(entry_id)
         batches = ledger.batches(entry_id)
-        predecessor = None
-        older: Sequence[BatchRecord] = ()
-        if entry.predecessor_id is not None and not any(b.wave == 0 for b in batches):
-            predecessor = ledger.entry(entry.predecessor_id)
-            older = ledger.batches(predecessor.id)
+        line = line_of(entry, ledger)
+        supersede_handed_down(line, ledger)
         full = [b.ended_at or 0.0 for b in batches if was_queue_full(b)]
         limited = self._work.policy.max_batches_in_progress is not None
         situation = Situation(
             entry,
             batches,
             lambda: self._count(situation),
-            predecessor,
-            older,
+            next_takeover(line, ledger),
             queue_full_at=max(full, default=None),
             in_progress=ledger.in_progress(entry.settings["provider"]) if limited else 0,
         )
@@ -297,9 +256,8 @@ class _Line:
 
     def _poll_due(self, entry_id: str) -> None:
         work = self._work
-        entry = work.ledger.entry(entry_id)
-        ids = [entry_id, *([entry.predecessor_id] if entry.predecessor_id else [])]
-        for batch in (b for found in ids for b in work.ledger.batches(found)):
+        line = line_of(work.ledger.entry(entry_id), work.ledger)
+        for batch in (b for found in line for b in work.ledger.batches(found.id)):
             # what could not be read for long is looked at by every run: the cause may be mended
             due = (batch.next_poll_at or 0) <= work.now() or is_unreadable(batch, work.policy.failed_checks)
             if batch.phase is BatchPhase.SUBMITTED and due:
@@ -363,16 +321,3 @@ class _Line:
             and work.ledger.entry(entry.id).state is not EntryState.PUBLISHED
         ):
             raise LedgerError(f"{entry.key.asset_key}: entry {entry.id} could not be published.")
-
-
-def _refuse_unreadable(situation: Situation, policy: Policy) -> None:
-    """Raise StatusUnreadableError for a batch whose status failed for long, once nothing else is to be done."""
-    for batch in (*situation.batches, *situation.predecessor_batches):
-        if is_unreadable(batch, policy.failed_checks):
-            raise StatusUnreadableError(
-                f"{situation.entry.key}: the status of batch {batch.batch_id} at {batch.provider} could not be read "
-                f"{batch.failed_checks} times in a row ({batch.last_error}). That says nothing about the batch: nothing is "
-                "bought again, and every run of the partition looks again. Check that the API key belongs to the project "
-                "that bought it, and the provider's status page; then materialize the partition again.",
-                provider=batch.provider,
-            )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dagster_llmbatch.core.recipe import Policy
+from dagster_llmbatch.core.takeover import Takeover
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, CancelReason, Entry, EntryState
 
 
@@ -37,8 +38,6 @@ class Collect:
     """The batch ended: stream its results into the ledger."""
 
     batch: BatchRecord
-    older: bool = False
-    """Whether it belongs to the generation before."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,9 @@ class Stop:
 
 @dataclass(frozen=True)
 class Reuse:
-    """The older generation came to rest: take over its answers to unchanged rows."""
+    """An older generation came to rest: the one after it takes over its answers to unchanged rows."""
 
+    heir: Entry
     predecessor: Entry
 
 
@@ -119,9 +119,8 @@ class Situation:
     batches: "Sequence[BatchRecord]"
     count_rows: "Callable[[], RowTally]"
     """Reads the segments, so it is called only where the batches alone do not decide."""
-    predecessor: "Entry | None" = None
-    """The older generation whose answers are to be kept, while they are not taken over yet."""
-    predecessor_batches: "Sequence[BatchRecord]" = ()
+    takeover: "Takeover | None" = None
+    """What older generations still have to hand down, first."""
     queue_full_at: "float | None" = None
     """When the provider's queue was last found full (unix seconds)."""
     in_progress: int = 0
@@ -135,11 +134,13 @@ def decide(situation: Situation, policy: Policy, now: float) -> Decision:
         return Replay()
     if entry.state is not EntryState.PENDING:
         return GiveUp(entry.failure or entry.state.value)
-    if situation.predecessor is not None:
-        older = _unfinished(situation.predecessor_batches, now)
+    takeover = situation.takeover
+    if takeover is not None:
+        # a batch past its deadline is waited for like any other: stopping it could only lose answers
+        older = _unfinished(takeover.batches, now, cancels=False)
         if isinstance(older, Adopt | Wait):
             return older
-        return Collect(older.batch, older=True) if isinstance(older, Collect) else Reuse(situation.predecessor)
+        return Collect(older.batch) if isinstance(older, Collect) else Reuse(takeover.heir, takeover.predecessor)
     unfinished = _unfinished(situation.batches, now)
     if isinstance(unfinished, Adopt | Collect | Cancel):
         return unfinished
@@ -155,7 +156,9 @@ def decide(situation: Situation, policy: Policy, now: float) -> Decision:
     return Publish()
 
 
-def _unfinished(batches: "Sequence[BatchRecord]", now: float) -> "Adopt | Collect | Cancel | Wait | None":
+def _unfinished(
+    batches: "Sequence[BatchRecord]", now: float, *, cancels: bool = True
+) -> "Adopt | Collect | Cancel | Wait | None":
     """What batches that are not collected yet ask for; one without a handle comes before everything else."""
     unclear = [b for b in batches if b.phase in (BatchPhase.INTENT, BatchPhase.UPLOADED)]
     if unclear:
@@ -168,7 +171,7 @@ def _unfinished(batches: "Sequence[BatchRecord]", now: float) -> "Adopt | Collec
     out = [b for b in batches if b.phase is BatchPhase.SUBMITTED]
     for batch in out:
         late = batch.deadline is not None and batch.deadline <= now
-        if batch.cancel_at is None and (late or batch.cancel_reason is not None):
+        if cancels and batch.cancel_at is None and (late or batch.cancel_reason is not None):
             return Cancel(batch, CancelReason(batch.cancel_reason or CancelReason.DEADLINE))
     waiting = out + unclear
     if not waiting:
@@ -212,27 +215,22 @@ def decide_claim(latest: "Entry | None", *, known_run: bool, plan_digest: str) -
     return Claim.NEW
 
 
-def can_go_on(
-    entry: Entry,
-    batches: "Sequence[BatchRecord]",
-    *,
-    older: "Entry | None",
-    older_batches: "Sequence[BatchRecord]",
-    failed_checks: int,
-    now: float,
-) -> bool:
+def can_go_on(line: "Sequence[Entry]", batches: "Sequence[BatchRecord]", *, failed_checks: int, now: float) -> bool:
     """Whether a run could do something for this entry now. Cheap: reads no segments, so the sensor may ask often.
 
-    Where the status of one of its batches failed more than `failed_checks` times in a row, that is to say so.
+    Args:
+        line: the entry and the generations that still have to hand their answers down to it.
+        batches: those that come first: of the last of the line.
+        failed_checks: a status that failed more often in a row is something to go on for: to say so.
+        now: unix seconds.
     """
+    entry = line[0]
     if entry.state is not EntryState.PENDING:
         return True
-    for held in (entry, older):
-        if held is not None and held.owner is not None and (held.lease_until or 0) > now:
-            return False
-    takes_over = older is not None and not any(b.wave == 0 for b in batches)
-    awaited = older_batches if takes_over else batches
-    return any(is_unreadable(b, failed_checks) for b in awaited) or not isinstance(_unfinished(awaited, now), Wait)
+    if any(held.owner is not None and (held.lease_until or 0) > now for held in line):
+        return False
+    unfinished = _unfinished(batches, now, cancels=len(line) == 1)
+    return any(is_unreadable(b, failed_checks) for b in batches) or not isinstance(unfinished, Wait)
 
 
 def is_unreadable(batch: BatchRecord, failed_checks: int) -> bool:

@@ -1,13 +1,14 @@
 """One look at one batch, recorded. Cheap: never downloads. Called by runs and by the sensor alike."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dagster_llmbatch.core.collect import GONE, GONE_FOR_GOOD, kept_until
+from dagster_llmbatch.core.decide import is_unreadable
 from dagster_llmbatch.core.recipe import Policy
 from dagster_llmbatch.core.submit import status_json
-from dagster_llmbatch.errors import BatchNotFoundError, ProviderError
+from dagster_llmbatch.errors import BatchNotFoundError, ProviderError, StatusUnreadableError
 from dagster_llmbatch.ledger.records import BatchRecord
 from dagster_llmbatch.ledger.sql_ledger import Ledger
 from dagster_llmbatch.providers.contract import BatchHandle, BatchProvider, BatchState, BatchStatus, Limits
@@ -64,6 +65,19 @@ def poll(
 
 def _is_gone(error: BatchNotFoundError, batch: BatchRecord, limits: Limits, now: float) -> bool:
     return error.status_code == GONE_FOR_GOOD or now >= kept_until(batch, limits)
+
+
+def refuse_unreadable(batches: "Iterable[BatchRecord]", policy: Policy, *, where: str) -> None:
+    """Raise StatusUnreadableError for a batch whose status failed for long, once nothing else is to be done."""
+    for batch in batches:
+        if is_unreadable(batch, policy.failed_checks):
+            raise StatusUnreadableError(
+                f"{where}: the status of batch {batch.batch_id} at {batch.provider} could not be read "
+                f"{batch.failed_checks} times in a row ({batch.last_error}). That says nothing about the batch: nothing is "
+                "bought again, and every run of the partition looks again. Check that the API key belongs to the project "
+                "that bought it, and the provider's status page; then materialize the partition again.",
+                provider=batch.provider,
+            )
 
 
 def handle_of(batch: BatchRecord) -> BatchHandle:

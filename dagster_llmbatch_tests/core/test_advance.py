@@ -440,3 +440,19 @@ def test_what_takes_another_generations_place_cancels_nothing(shop: Shop) -> Non
     assert shop.ledger.entry(first.id).state is EntryState.SUPERSEDED
     assert shop.simulator.book.calls["cancel"] == 0
     assert shop.simulator.book.requests == 12
+
+
+def test_edits_while_edits_wait_lose_no_answer(shop: Shop) -> None:
+    """A third generation behind a second that has begun nothing yet: the first one's answers are still kept."""
+    shop.simulator.store.batch_seconds = 1000
+    first, _ = shop.open("r1")
+    shop.advance(first, "r1")
+    for number in (1, 2):
+        edited = table(6, lambda i, n=number: f"ticket {i}" + (" edited" if i < n else ""))
+        entry, how = shop.open(f"e{number}", edited)
+        assert how is Claim.QUEUE
+        assert isinstance(shop.advance(entry, f"e{number}"), Waiting)
+    published = shop.finish(entry, "e2")
+    assert shop.results(published).column("llm_status").to_pylist() == ["succeeded"] * 6
+    assert shop.simulator.book.requests == 6 + 2
+    assert shop.advance(first, "r1").entry.id == published.entry.id

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dagster_llmbatch.core.advance import Published, Waiting, cancel_open
+from dagster_llmbatch.core.advance import Published, Waiting
+from dagster_llmbatch.core.cancel import cancel_open
 from dagster_llmbatch.errors import QueueFullError, StatusUnreadableError, TransientProviderError
 from dagster_llmbatch.ledger.records import BatchPhase, BatchRecord, CancelReason, Entry
 from dagster_llmbatch.providers.contract import BatchHandle, BatchStatus

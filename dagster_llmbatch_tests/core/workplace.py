@@ -8,12 +8,13 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
-from dagster_llmbatch.core.advance import Published, Waiting, Workplace, advance, claim
+from dagster_llmbatch.core.advance import Published, Waiting, advance, claim
 from dagster_llmbatch.core.decide import Claim
 from dagster_llmbatch.core.plan import plan_rows
 from dagster_llmbatch.core.pricing import Price, PriceBook
 from dagster_llmbatch.core.recipe import Policy, Recipe
 from dagster_llmbatch.core.results import read_results
+from dagster_llmbatch.core.workplace import Workplace
 from dagster_llmbatch.ledger.records import Entry, EntryKey
 from dagster_llmbatch.ledger.segments import SegmentStore
 from dagster_llmbatch.ledger.sql_ledger import Ledger

@@ -9,9 +9,10 @@ import dagster as dg
 import pytest
 
 from dagster_llmbatch import LLMBatchResource, build_llm_batch_sensor
-from dagster_llmbatch.core.advance import Workplace, advance, claim
+from dagster_llmbatch.core.advance import advance, claim
 from dagster_llmbatch.core.plan import plan_rows
 from dagster_llmbatch.core.recipe import Policy
+from dagster_llmbatch.core.workplace import Workplace
 from dagster_llmbatch.jobs import build_llm_batch_jobs
 from dagster_llmbatch.ledger.records import EntryKey
 from dagster_llmbatch.simulator.server import SimulatorServer
